@@ -1,0 +1,151 @@
+/* graph.h - the training graph: kernels in execution order, forward and then backward, and what the planner reasons about:
+ * parameters, units, layers and segments.
+ *
+ * A node is one ferry_kernel (runtime/ferry_ops.def) whose arguments are tensors. A tensor owns its bytes or is a view of
+ * another one (same bytes, another shape): `root` is the owner. Views have no node.
+ *
+ * Terms (planning.md): a *layer* is a forward node that reads parameters, in execution order l = 0..L-1. The parameter-free
+ * forward nodes between two layers are A(l, l+1). A *segment* numbers both: 2l is what comes before layer l (the last one,
+ * 2L, ends with the loss), 2l+1 is layer l. Every backward node belongs to the segment of the forward node that it
+ * differentiates, so the backward pass visits segments from 2L down to 0. A *unit* is a set of parameters that the same layers read; its *uses* are (layer, FP or BP) in execution order, and only those in which a kernel really reads it. */
+#ifndef FERRY_GRAPH_GRAPH_H
+#define FERRY_GRAPH_GRAPH_H
+
+#include "graph/model.h"
+
+typedef enum TensorKind {
+    TENSOR_INPUT,    /* fed every step */
+    TENSOR_PARAM,    /* Graph.param[Tensor.param] */
+    TENSOR_CONST,    /* data known at compile time, in dtype */
+    TENSOR_VALUE,    /* computed by a node: activations and their gradients */
+    TENSOR_GRADIENT, /* gradient of Graph.param[Tensor.param]; several nodes may accumulate into it */
+} TensorKind;
+
+typedef struct Tensor {
+    const char *name; /* ONNX name; "grad:NAME" for gradients; made up and unique for temporaries */
+    TensorKind kind;
+    ferry_dtype dtype; /* floating tensors have the graph's precision */
+    int rank;
+    int64_t dim[MAX_RANK];
+    int64_t count, bytes;
+    int root;         /* owner of the bytes: itself, or the tensor of which it is a view */
+    int param;        /* TENSOR_PARAM and TENSOR_GRADIENT, else -1 */
+    const void *data; /* TENSOR_CONST */
+    int producer;     /* first node that writes it, -1; of a view: that of its root */
+    /* filled by graph_liveness, of the root, over all views: node indices, -1 when there is none */
+    int first_write, last_use;
+} Tensor;
+
+typedef enum Phase { PHASE_FP, PHASE_BP } Phase;
+
+typedef struct Node {
+    const char *name;    /* ONNX node name; of a backward node that of its forward node */
+    const char *onnx_op; /* the same for the operator */
+    ferry_kernel call;   /* without arg pointers */
+    int arg[FERRY_MAX_ARGS]; /* tensor indices, outputs then inputs; -1 absent. call.accumulate: outputs are read too */
+    Phase phase;
+    int origin;          /* forward node that a backward node differentiates; its own index for a forward node */
+    int segment;
+} Node;
+
+typedef enum InitKind { INIT_NORMAL, INIT_ZERO, INIT_ONE } InitKind; /* for --random-init: N(0, 0.02), biases, norm scales */
+
+/* Another initializer of the file that is this parameter. */
+typedef struct ParamAlias {
+    const char *name;
+    bool transposed;
+} ParamAlias;
+
+typedef struct Param {
+    const char *name;  /* ONNX initializer */
+    int tensor, grad;  /* tensor indices; grad -1 when frozen */
+    bool trainable;
+    int unit;
+    int64_t count, bytes; /* in the graph's precision */
+    ferry_dtype file_dtype;
+    const void *data;  /* in file_dtype; NULL when the external file is missing */
+    InitKind init;
+    int n_alias;
+    ParamAlias *alias;
+} Param;
+
+typedef struct Use {
+    int layer;
+    Phase phase;
+} Use;
+
+typedef struct Unit {
+    const char *name; /* common part of the layer's or parameter's names, unique */
+    int n_param, *param;
+    int64_t bytes;      /* of all parameters */
+    int64_t grad_bytes; /* of the trainable ones; 0 when all are frozen */
+    int n_use;
+    Use *use;
+} Unit;
+
+typedef struct Layer {
+    const char *name; /* unique, readable: "transformer.h.0.attn.c_attn" */
+    const char *op;   /* "Embedding", "Linear", "LayerNorm", else the ONNX operator */
+    int node;         /* the forward node */
+    int n_unit, *unit;
+} Layer;
+
+typedef struct Graph {
+    Arena *arena;
+    const Model *model; /* for names and the hash; outlives the graph */
+    ferry_dtype precision;
+    VEC(Tensor) tensor;
+    VEC(Node) node; /* nodes [0, n_forward) forward, the rest backward, in execution order */
+    int n_forward;
+    int n_param, n_unit, n_layer, n_segment; /* n_segment = 2 * n_layer + 1 */
+    Param *param;
+    Unit *unit;
+    Layer *layer;
+    int n_input, *input; /* tensors, the model's inputs and then what --loss added ("labels") */
+    int loss;            /* tensor, one element */
+} Graph;
+
+/* All passes from a bound, inferred model to a checked training graph, with a --dump after any of them ("lower", "tie",
+ * "autodiff", "layers", "liveness"). The model must outlive the graph. graph_close frees the heap arrays. */
+Status graph_build(Diag *d, Arena *a, const Model *m, const ModelOptions *options, Graph **out);
+/* model_import, model_bind, model_infer and graph_build; closes nothing on success. */
+Status graph_from_options(Diag *d, Arena *a, const ModelOptions *options, Model **model, Graph **out);
+void graph_close(Graph *g);
+
+/* ---- the passes ------------------------------------------------------------------------------------------------------ */
+
+/* needs: inferred model   fills: tensors, forward nodes, parameters, inputs   keeps: execution order of the model
+ * Parameters: float initializers of rank 1 and more that reach the outputs, unless every path passes through Sin or Cos;
+ * --freeze and --train decide which are trainable. Other initializers and constants are TENSOR_CONST. */
+Status graph_lower(Diag *d, Arena *a, const Model *m, const ModelOptions *options, Graph **out);
+/* Merges parameters with equal values, or values equal after a transpose, and those of --tie; the nodes that read the
+ * second one read the first (with trans_b flipped). Reports each tie as a note. Ambiguous or impossible --tie: ST_USAGE. */
+Status graph_tie(Diag *d, Graph *g, const ModelOptions *options);
+/* Adds --loss to the graph or takes its scalar output. ST_USAGE when there is none, naming the outputs. */
+Status graph_loss(Diag *d, Graph *g, const ModelOptions *options);
+/* needs: forward nodes, loss   fills: backward nodes, gradient tensors, Param.grad   keeps: forward nodes
+ * Nodes that nothing needs are removed first. Warns of trainable parameters that do not reach the loss (frozen then).
+ * ST_MODEL names the node whose operator has no gradient on a path from a trainable parameter. */
+Status graph_autodiff(Diag *d, Graph *g);
+/* fills: layers, units, segments */
+Status graph_layers(Diag *d, Graph *g);
+/* fills: first_write, last_use of each root tensor */
+Status graph_liveness(Diag *d, Graph *g);
+/* Checks every invariant of this header; a failure is our own bug and says so (ST_FAILED). Run after every pass in debug
+ * builds, and once at the end always. */
+Status graph_check(Diag *d, const Graph *g);
+void graph_print(const Graph *g, Text *to);
+
+/* ---- questions ------------------------------------------------------------------------------------------------------- */
+
+int node_n_out(const Node *n);
+int node_n_arg(const Node *n);
+/* Fills call.arg from pointers by tensor index (already the right place for each tensor) and returns the call. */
+ferry_kernel node_call(const Graph *g, const Node *n, void *const *pointer_of_tensor);
+/* A deterministic estimate of a node's work, for splitting a segment's time among its nodes: never 0. */
+int64_t node_cost(const Graph *g, const Node *n);
+/* Bytes that the node reads of parameter tensors / of one argument, by what the kernel touches (an embedding touches its
+ * rows only). */
+int64_t node_arg_traffic_bytes(const Graph *g, const Node *n, int arg);
+
+#endif

@@ -1,0 +1,138 @@
+/* model.h - an ONNX model as imported: values, nodes with their attributes, and what folding and shape inference found out.
+ * The next stage (graph.h) lowers it to kernels. Everything lives in the arena that the import was given. */
+#ifndef FERRY_GRAPH_MODEL_H
+#define FERRY_GRAPH_MODEL_H
+
+#include "base/base.h"
+#include "runtime/ferry.h"
+
+enum { MAX_RANK = FERRY_MAX_RANK };
+
+typedef enum ValueKind {
+    VALUE_INPUT,       /* a graph input that is not an initializer */
+    VALUE_INITIALIZER, /* weights; data is NULL when its external file is missing (see ModelOptions) */
+    VALUE_CONSTANT,    /* Constant nodes and everything folded: data is known */
+    VALUE_COMPUTED,
+} ValueKind;
+
+typedef struct Value {
+    const char *name;
+    ValueKind kind;
+    ferry_dtype dtype;
+    int rank;                     /* -1 before inference */
+    int64_t dim[MAX_RANK];        /* -1 where not yet known; never after model_infer */
+    const char *dim_name[MAX_RANK]; /* graph inputs: the symbolic name, NULL when a number */
+    const void *data;             /* dense, in dtype (bool: one byte); NULL when not known */
+    bool data_missing;            /* initializer whose external file is not there */
+    int producer;                 /* index of the node that computes it, -1 */
+} Value;
+
+typedef enum AttrKind { ATTR_INT, ATTR_INTS, ATTR_FLOAT, ATTR_FLOATS, ATTR_STRING, ATTR_TENSOR, ATTR_GRAPH, ATTR_OTHER } AttrKind;
+typedef struct Attr {
+    const char *name;
+    AttrKind kind;
+    int64_t i;
+    double f;
+    const char *s;
+    int count;
+    const int64_t *ints;
+    const double *floats;
+    Value tensor; /* ATTR_TENSOR: name, dtype, shape, data */
+} Attr;
+
+typedef struct OpRow OpRow;
+typedef struct ModelNode {
+    const char *name;   /* as in the file, or "Op_N" when empty */
+    const char *op, *domain;
+    const OpRow *row;   /* never NULL after model_import: unknown operators are an error there */
+    int n_in, n_out;
+    int *in, *out;      /* value indices; -1 = omitted */
+    int n_attr;
+    Attr *attr;
+    bool dead;          /* folded away or without a use */
+} ModelNode;
+
+typedef struct Model {
+    Arena *arena;
+    const char *path;
+    char hash[33];      /* of the protobuf file */
+    int64_t opset;      /* of the default domain */
+    VEC(Value) value;   /* heap arrays: model_close frees them */
+    VEC(ModelNode) node; /* topological order */
+    int n_input, *input;   /* value indices, file order */
+    int n_output, *output;
+} Model;
+
+typedef struct DimBinding {
+    const char *name;
+    int64_t size;
+} DimBinding;
+typedef struct ShapeBinding {
+    const char *input;
+    int rank;
+    int64_t dim[MAX_RANK];
+} ShapeBinding;
+
+/* What the user says about a model; profile.yaml records it so that later commands import the same graph again. */
+typedef struct ModelOptions {
+    const char *path;
+    int n_dim;
+    DimBinding *dim;           /* --dim NAME=SIZE */
+    int n_shape;
+    ShapeBinding *shape;       /* --shape INPUT=8x512 */
+    const char *loss;          /* --loss, NULL when not given */
+    int n_train, n_freeze, n_tie;
+    const char **train, **freeze, **tie; /* --train GLOB, --freeze GLOB, --tie A=B or A=B^T */
+    ferry_dtype precision;     /* FERRY_F32 or FERRY_F64 */
+    bool allow_missing_data;   /* shapes are enough: profile, plan, emit --random-init */
+    const char *dump_after;    /* pass whose result is printed to stderr, NULL for none */
+} ModelOptions;
+
+/* Reads and checks the file: sizes, counts and nesting on the wire before anything is unpacked (onnx_scan.c), then by
+ * protobuf-c with a bounded allocator. ST_USAGE: no such file. ST_MODEL: not ONNX, truncated, inconsistent, an unsupported
+ * operator or opset (file, node and operator named), missing external data (the file named, --random-init offered) unless
+ * allowed. External data is mapped or read below the model's folder only: no absolute path, "..", or link that leaves it. */
+Status model_import(Diag *d, Arena *a, const ModelOptions *options, Model **out);
+void model_close(Model *m);
+
+/* Binds symbolic input dimensions. Unbound ones are ST_USAGE and listed with a command to paste; a binding that names
+ * nothing in the model is ST_USAGE as well. */
+Status model_bind(Diag *d, Model *m, const ModelOptions *options);
+
+/* needs: bound inputs   fills: dtype, rank, dim of every value; data of values that depend on no input's contents
+ * keeps: node order     spoils: nodes whose outputs are all known become dead, as do nodes that no output needs
+ * Constant folding and shape inference are one pass in topological order since each needs the other. Values above 64 MiB
+ * are not folded. */
+Status model_infer(Diag *d, Model *m);
+
+/* One line a value and node, for --dump and tests. */
+void model_print(const Model *m, Text *to);
+
+const Attr *node_attr(const ModelNode *n, const char *name); /* NULL when absent */
+int64_t node_attr_int(const ModelNode *n, const char *name, int64_t otherwise);
+double node_attr_float(const ModelNode *n, const char *name, double otherwise);
+int64_t value_count(const Value *v); /* elements */
+
+/* ---- the operator table (ops.c): one row an ONNX operator ------------------------------------------------------------ */
+
+typedef struct Lowering Lowering; /* lower.h: the state of model -> graph */
+
+struct OpRow {
+    const char *op;
+    int since, until; /* opsets that the row covers; an operator may have several rows */
+    /* Fills dtype and shape of the outputs from those of the inputs, and from the values of shape-like inputs. */
+    Status (*infer)(Diag *d, Model *m, ModelNode *n);
+    /* Computes the outputs' data from the inputs' data, which is all known. NULL: cannot be folded. */
+    Status (*fold)(Diag *d, Model *m, ModelNode *n);
+    /* Adds the kernels (or the view) that compute the node. NULL: only where it folds. */
+    Status (*lower)(Diag *d, Lowering *l, ModelNode *n);
+};
+
+const OpRow *op_find(const char *domain, const char *op, int64_t opset); /* NULL when unsupported */
+/* The rows, for listings. */
+const OpRow *op_rows(int *count);
+
+/* Error about a node: file, node, operator and the text. */
+Status node_fail(Diag *d, const Model *m, const ModelNode *n, const char *format, ...) __attribute__((format(printf, 4, 5)));
+
+#endif

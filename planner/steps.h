@@ -1,0 +1,163 @@
+/* steps.h - the list of steps: one training step as a sequential program whose steps are spread over streams.
+ *
+ * The program is the specification. Each step says which buffers it reads and writes; its meaning is that of running all
+ * steps of iteration 1 in order, then those of iteration 2, and so on. Streams run in parallel, so orderings are needed where
+ * a step of another stream must come first: read after write, write after read, write after write. steps_build derives them
+ * from the accesses, over two iterations, and keeps only those that stream order and the others do not imply: the transitive
+ * reduction. These are the waits that codegen emits, the timeline respects and verify re-proves from nothing but the list.
+ *
+ * Happens-before: a step comes after all earlier steps of its stream (in this and earlier iterations), after the steps that it
+ * waits for, and so on transitively. With S streams a vector clock of S entries a step holds the whole relation: the latest
+ * step of each stream that is known to be over. */
+#ifndef FERRY_PLANNER_STEPS_H
+#define FERRY_PLANNER_STEPS_H
+
+#include "planner/plan.h"
+
+typedef enum StepStream { STREAM_HOST, STREAM_COMPUTE, STREAM_LOAD, STREAM_STORE, STREAM_UPDATE, STREAM_COUNT } StepStream;
+
+typedef enum StepKind {
+    STEP_STAGE,      /* HOST: the caller's inputs are copied into pinned staging buffers */
+    STEP_LOAD_INPUT, /* LOAD: staging to device, all inputs */
+    STEP_LOAD,       /* LOAD: all parameters of a unit */
+    STEP_KERNEL,     /* COMPUTE: one node */
+    STEP_STORE_LOSS, /* STORE: the loss to the host */
+    STEP_STORE,      /* STORE: all GPU gradients of a unit */
+    STEP_SQNORM,     /* UPDATE: squares of a unit's gradients, one partial sum a parameter */
+    STEP_NORM,       /* UPDATE: the norm from all partial sums, in parameter order, and the clip scale */
+    STEP_ADAMW,      /* UPDATE: all trainable parameters of a unit */
+    STEP_COLLECT,    /* HOST: the previous iteration's loss and norm are handed to the caller; last in the program */
+} StepKind;
+
+typedef enum BufferPool { POOL_DEVICE, POOL_HOST } BufferPool;
+
+typedef enum BufferKind {
+    BUFFER_VALUE,    /* root tensor `tensor` of kind VALUE: activations and their gradients */
+    BUFFER_CONST,    /* constants: device, written before the first step, never after */
+    BUFFER_INPUT,    /* device copy of an input */
+    BUFFER_STAGING,  /* pinned copy of an input */
+    BUFFER_PARAM,    /* device copy of a parameter (only when its unit is loaded) */
+    BUFFER_MASTER,   /* pinned: the parameter itself */
+    BUFFER_GRAD,     /* device gradient (grad ON_GPU) */
+    BUFFER_HOST_GRAD, /* pinned gradient */
+    BUFFER_STATE_M, BUFFER_STATE_V, /* pinned: optimizer state of a parameter */
+    BUFFER_PARTIALS, /* pinned: doubles, one a parameter */
+    BUFFER_NORM,     /* pinned: norm and clip scale, two doubles; two copies */
+    BUFFER_LOSS,     /* pinned: the loss; two copies */
+} BufferKind;
+
+typedef struct Buffer {
+    const char *name; /* unique, readable, stable: "act:NAME", "param:NAME", "grad:NAME", ... */
+    BufferKind kind;
+    BufferPool pool;
+    int64_t bytes;
+    int tensor;       /* root tensor, -1 */
+    int param;        /* parameter, -1 */
+    int copies;       /* 1, or 2: iteration i uses copy i mod 2 */
+    bool preset;      /* written before the first iteration: constants, masters, states */
+} Buffer;
+
+typedef struct Access {
+    int buffer;
+    bool read, write;
+} Access;
+
+/* `step` of `distance` iterations earlier (0 or 1) must be over. */
+typedef struct Wait {
+    int step, distance;
+} Wait;
+
+typedef struct Step {
+    StepKind kind;
+    StepStream stream;
+    int node;    /* STEP_KERNEL */
+    int unit;    /* STEP_LOAD, STORE, SQNORM, ADAMW; else -1 */
+    int segment; /* for grouping and reports; -1 outside FP and BP */
+    Phase phase;
+    int n_access, n_wait;
+    Access *access; /* a buffer once */
+    Wait *wait;     /* on steps of other streams, reduced, ordered by (distance, step) */
+    /* filled by steps_time */
+    int64_t duration_ns;
+    unsigned link; /* bit set of 1 << LinkClass: what it occupies */
+} Step;
+
+typedef struct StepList {
+    const Graph *graph;
+    const Plan *plan;
+    int n_step, n_buffer;
+    Step *step;     /* program order; also the order in which the host enqueues */
+    Buffer *buffer; /* device buffers in order of first access */
+    int *buffer_of_tensor; /* by root tensor: the device buffer of values, constants and inputs, -1 */
+    int *param_buffer, *master_buffer, *grad_buffer, *host_grad_buffer; /* by parameter, -1 where absent */
+} StepList;
+
+/* Program order: stage, input load, forward and backward kernels with each load placed just before the first kernel that it
+ * serves and each store just after the last write of its unit's gradients, then sqnorms and early updates in order of arrival,
+ * the norm, late updates in order of first use, collect. With clip all updates come after the norm.
+ * `extra` orderings (gradient window, update_after_bp) are part of the waits. */
+Status steps_build(Diag *d, Arena *a, const Graph *g, const Plan *plan, StepList **out);
+
+/* The buffer that a kernel argument uses under the plan: device or host, by the unit's mode at this use; -1 when absent. */
+int steps_arg_buffer(const StepList *s, const Node *n, int arg);
+/* True when an access of this kernel step touches host memory (DHA). */
+bool steps_is_dha(const StepList *s, const Step *step, bool *read, bool *write);
+
+/* fills: duration_ns, link. A segment's profiled time is split among its kernels by node_cost; what DHA adds goes to the
+ * kernels that touch host memory, by their bytes. A layer whose units are placed differently is interpolated by DHA bytes. */
+Status steps_time(Diag *d, StepList *s, const Profile *p);
+
+void steps_print(const StepList *s, Text *to); /* --dump=after:steps */
+
+/* ---- happens-before --------------------------------------------------------------------------------------------------- */
+
+/* Vector clocks over `iterations` unrolled copies of the list: clock[(i * n_step + s) * STREAM_COUNT + stream] is the number of
+ * steps of that stream, counted over all iterations, known to be over before step s of iteration i starts. */
+typedef struct Order {
+    int iterations;
+    int *position; /* by step: how many earlier steps of its stream in the program */
+    int per_stream[STREAM_COUNT];
+    int *clock;
+} Order;
+Status order_build(Diag *d, Arena *a, const StepList *s, int iterations, Order *out);
+bool order_before(const Order *o, const StepList *s, int step_a, int iteration_a, int step_b, int iteration_b);
+
+/* ---- timeline (simulate.c) ---------------------------------------------------------------------------------------------- */
+
+typedef struct Timeline {
+    int64_t period_ns;  /* of the steady state: end to end distance of equal steps of consecutive iterations */
+    bool steady;        /* the period repeated exactly; else the last distance of `iterations` is reported */
+    int iterations;     /* simulated */
+    int64_t *start_ns, *end_ns; /* by step, of one iteration of the steady state, from 0 = start of its first step */
+    int64_t busy_ns[STREAM_COUNT]; /* in one period */
+} Timeline;
+
+/* needs: steps_time   Streams run their steps in order; a step starts when its stream is free and its waits are over. Running
+ * steps progress at their own speed times the slowest of the contention rates against every other running class, or at full
+ * speed when contention is off. Exact integer arithmetic: thousandths of a nanosecond. */
+Status simulate(Diag *d, Arena *a, const StepList *s, const DeviceFacts *f, bool contention, Timeline *out);
+
+/* ---- memory (memory.c) ---------------------------------------------------------------------------------------------------- */
+
+/* Lays out the device pool by static stitching: two buffers may share bytes only when every use of one is before every use of
+ * the other, in the same iteration and around to the next. Also fills the most bytes that are live at once: over all compute
+ * steps, the sum of the buffers that may hold data then by the orderings (its first write may have happened, its last use may
+ * not be over), each rounded up to the alignment. */
+Status memory_plan(Diag *d, Arena *a, const StepList *s, const DeviceFacts *f, Layout *out, int64_t *live_bytes);
+int64_t memory_host_bytes(const StepList *s); /* pinned: all host buffers */
+/* Bytes of device buffers, by kind, that may be live at each step (n_step entries each); for reports. Arena memory. */
+Status memory_profile(Diag *d, Arena *a, const StepList *s, int64_t **live_by_step);
+
+/* ---- proof (plan_check.c) --------------------------------------------------------------------------------------------------- */
+
+/* Proves, by happens-before over three consecutive iterations (so that two-copy buffers wrap around), using nothing of what
+ * steps_build or memory_plan concluded beyond the list and the layout itself:
+ *  - each read of a buffer comes after the write that the sequential program gives it, and no other write can come between;
+ *  - each write comes after all reads and writes that precede it in the program;
+ *  - buffers that share a physical byte are never live at once; pieces lie inside the pool and are well formed, and every device
+ *    buffer has exactly one place of at least its size;
+ *  - every kernel argument lies where the plan says.
+ * ST_FAILED names the two steps and the buffer(s), iteration by iteration. */
+Status plan_verify(Diag *d, Arena *a, const StepList *s, const Layout *layout);
+
+#endif

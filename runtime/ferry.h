@@ -1,0 +1,303 @@
+/* ferry.h - the public C API of libferry, the runtime that emitted schedules and user trainers link against.
+ *
+ * A device is opened by name ("host", later "cuda:N"). Work is enqueued on streams and ordered by events with the
+ * semantics of CUDA: a stream runs its work in the order of the calls; an event that was never recorded counts as
+ * complete; a wait refers to the latest record that was made before the call of the wait.
+ *
+ * Errors: every function that can fail returns a ferry_status; ferry_error() is the message of the last failure on the
+ * calling thread. Output parameters are set to NULL first. A failure inside enqueued work (a token id out of range, say)
+ * sticks to the device and is returned by the next ferry_stream_sync, ferry_event_sync or ferry_device_status.
+ *
+ * Threads: one thread enqueues on a device at a time; the work itself runs on the device's own threads. */
+#ifndef FERRY_H
+#define FERRY_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define FERRY_VERSION "0.1.0"
+
+typedef enum ferry_status {
+    FERRY_OK = 0,
+    FERRY_FAILED = 1,   /* the system or the device failed: memory, input/output, a kernel */
+    FERRY_USAGE = 2,    /* a call or an option is wrong; no such file */
+    FERRY_BAD_DATA = 4, /* data, weights or a checkpoint are wrong */
+} ferry_status;
+
+/* Message of the last failure on this thread, "" when there was none. Valid until the next failing call on it. */
+const char *ferry_error(void);
+
+/* ---- element types -------------------------------------------------------------------------------------------- */
+
+typedef enum ferry_dtype {
+    FERRY_F32,
+    FERRY_F64,
+    FERRY_F16,
+    FERRY_BF16,
+    FERRY_I64,
+    FERRY_I32,
+    FERRY_I16,
+    FERRY_I8,
+    FERRY_U64,
+    FERRY_U32,
+    FERRY_U16,
+    FERRY_U8,
+    FERRY_BOOL,
+    FERRY_DTYPE_COUNT,
+} ferry_dtype;
+
+size_t ferry_dtype_bytes(ferry_dtype t);     /* bytes of one element, 0 for an unknown type */
+const char *ferry_dtype_name(ferry_dtype t); /* "f32", "i64", ... */
+
+/* ---- device, streams, events ---------------------------------------------------------------------------------- */
+
+typedef struct ferry_device ferry_device;
+typedef struct ferry_stream ferry_stream;
+typedef struct ferry_event ferry_event;
+
+typedef enum ferry_stream_kind {
+    FERRY_STREAM_COMPUTE, /* forward and backward kernels */
+    FERRY_STREAM_LOAD,    /* host to device copies */
+    FERRY_STREAM_STORE,   /* device to host copies */
+    FERRY_STREAM_UPDATE,  /* CPU work: norms and AdamW; a CPU thread on every backend */
+} ferry_stream_kind;
+
+/* name: "host". Anything else is FERRY_USAGE or FERRY_FAILED (no such device); there is no fallback.
+ * The caller closes streams, events, memory and pools before the device. */
+ferry_status ferry_device_open(const char *name, ferry_device **out);
+void ferry_device_close(ferry_device *d);
+const char *ferry_device_name(const ferry_device *d);
+ferry_status ferry_device_status(ferry_device *d); /* the first failure of enqueued work, if any; does not wait */
+
+ferry_status ferry_stream_open(ferry_device *d, ferry_stream_kind kind, ferry_stream **out);
+void ferry_stream_close(ferry_stream *s); /* waits for enqueued work; NULL is allowed */
+ferry_status ferry_stream_sync(ferry_stream *s);
+ferry_status ferry_stream_wait(ferry_stream *s, ferry_event *e); /* later work of s starts after e is complete */
+
+ferry_status ferry_event_open(ferry_device *d, ferry_event **out);
+void ferry_event_close(ferry_event *e);
+ferry_status ferry_event_record(ferry_stream *s, ferry_event *e);
+ferry_status ferry_event_sync(ferry_event *e); /* the calling thread waits */
+/* Time of completion of the latest record, in nanoseconds of a monotonic clock. FERRY_USAGE before completion. */
+ferry_status ferry_event_time_ns(ferry_event *e, int64_t *out);
+
+/* ---- memory --------------------------------------------------------------------------------------------------- */
+
+/* Pinned host memory, zeroed, aligned to 4096 bytes. */
+ferry_status ferry_host_alloc(ferry_device *d, int64_t bytes, void **out);
+void ferry_host_free(ferry_device *d, void *p);
+
+/* A device pool: `bytes` of physical memory made of chunks (a multiple of the device's chunk; rounded up), mapped once
+ * from offset 0. ferry_pool_at gives the address of a physical offset. ferry_pool_stitch gives one contiguous virtual
+ * range over pieces that need not be adjacent: each piece starts at a multiple of the chunk and all but the last have a
+ * length that is one. The pool owns the ranges; closing it unmaps and releases everything. */
+typedef struct ferry_pool ferry_pool;
+typedef struct ferry_piece {
+    int64_t offset_bytes;
+    int64_t bytes;
+} ferry_piece;
+
+int64_t ferry_device_chunk_bytes(const ferry_device *d);
+ferry_status ferry_pool_open(ferry_device *d, int64_t bytes, ferry_pool **out);
+void ferry_pool_close(ferry_pool *p);
+void *ferry_pool_at(ferry_pool *p, int64_t offset_bytes);
+ferry_status ferry_pool_stitch(ferry_pool *p, const ferry_piece *pieces, int count, void **out);
+int64_t ferry_pool_bytes(const ferry_pool *p);           /* physical bytes that the pool holds */
+int64_t ferry_device_peak_bytes(const ferry_device *d);  /* most bytes that the device's pools held at once */
+
+/* Copies, enqueued. h2d on a LOAD stream, d2h on a STORE stream; host pointers are pinned. */
+ferry_status ferry_copy_h2d(ferry_stream *s, void *dst, const void *src, int64_t bytes);
+ferry_status ferry_copy_d2h(ferry_stream *s, void *dst, const void *src, int64_t bytes);
+
+/* ---- kernels -------------------------------------------------------------------------------------------------- */
+
+/* A kernel call as data: what the compiler makes of a node, and what a backend runs. The emitted schedule uses the named
+ * functions below, which fill one of these. Pointers may point to device memory or to pinned host memory (DHA): a kernel
+ * does not care. Matrices are row-major and dense. `accumulate`: the output is added to instead of written. */
+enum { FERRY_MAX_RANK = 8, FERRY_MAX_ARGS = 8 };
+
+typedef enum ferry_op {
+#define OP(ID, name, outs, ins) FERRY_OP_##ID,
+#include "ferry_ops.def"
+#undef OP
+    FERRY_OP_COUNT,
+} ferry_op;
+
+typedef enum ferry_fn {
+    FERRY_FN_NONE,
+    /* unary */
+    FERRY_NEG, FERRY_ABS, FERRY_SQRT, FERRY_EXP, FERRY_LOG, FERRY_TANH, FERRY_ERF, FERRY_SIGMOID, FERRY_RELU,
+    FERRY_RECIPROCAL, FERRY_SIN, FERRY_COS, FERRY_SQUARE, FERRY_NOT,
+    /* binary */
+    FERRY_ADD, FERRY_SUB, FERRY_MUL, FERRY_DIV, FERRY_POW, FERRY_MAX, FERRY_MIN,
+    /* comparisons and logic: inputs of the kernel's dtype, output bool */
+    FERRY_EQUAL, FERRY_LESS, FERRY_LESS_EQUAL, FERRY_GREATER, FERRY_GREATER_EQUAL, FERRY_AND, FERRY_OR,
+    /* reductions */
+    FERRY_SUM, FERRY_MEAN,
+    FERRY_FN_COUNT,
+} ferry_fn;
+
+const char *ferry_fn_name(ferry_fn f); /* "FERRY_TANH", as in C */
+
+typedef struct ferry_kernel {
+    ferry_op op;
+    ferry_fn fn;
+    ferry_dtype dtype;  /* of the arithmetic and of every floating argument */
+    ferry_dtype dtype2; /* CAST: of the output; EMBEDDING*, XENT*: of the ids and labels (i64 or i32) */
+    bool trans_a, trans_b, accumulate;
+    int64_t m, k, n;                        /* see each op in ferry_ops.def */
+    int rank;                               /* of dim */
+    int64_t dim[FERRY_MAX_RANK];            /* iteration space of strided ops; batch dimensions of MATMUL */
+    int64_t stride[3][FERRY_MAX_RANK];      /* in elements; 0 broadcasts; which argument: see ferry_ops.def */
+    int64_t offset[2];                      /* COPY: first element in y and in x */
+    uint32_t axes;                          /* REDUCE: bit i set = dim[i] is reduced */
+    double alpha;                           /* MATMUL and COPY: scale (1 = none); FILL: the value */
+    double eps;                             /* LAYERNORM */
+    int64_t ignore_index;                   /* XENT */
+    void *arg[FERRY_MAX_ARGS];              /* outputs, then inputs, in the order of ferry_ops.def; NULL = absent */
+} ferry_kernel;
+
+typedef struct ferry_op_info {
+    const char *name; /* "linear_dx": the named function is ferry_linear_dx */
+    int n_out, n_in;
+} ferry_op_info;
+const ferry_op_info *ferry_op_get(ferry_op op);
+
+/* Enqueues one kernel. Checks the sizes that it can check; never reads the data at the time of the call. */
+ferry_status ferry_launch(ferry_stream *s, const ferry_kernel *call);
+
+/* Bytes from arg[i] on that the call reads or writes (the highest touched byte plus 1); 0 when absent. A negative-offset
+ * access never occurs. Used for access checking and by the compiler for accesses of steps. */
+int64_t ferry_kernel_extent_bytes(const ferry_kernel *call, int arg);
+
+/* Named calls, for emitted code and for people. Shapes as in ferry_ops.def. flags: any of these. */
+enum { FERRY_TRANS_A = 1, FERRY_TRANS_B = 2, FERRY_ACCUMULATE = 4 };
+
+ferry_status ferry_linear(ferry_stream *s, ferry_dtype t, void *y, const void *x, const void *w, const void *b, int64_t m,
+                          int64_t k, int64_t n, unsigned flags);
+ferry_status ferry_linear_dx(ferry_stream *s, ferry_dtype t, void *dx, const void *dy, const void *w, int64_t m, int64_t k,
+                             int64_t n, unsigned flags);
+ferry_status ferry_linear_dw(ferry_stream *s, ferry_dtype t, void *dw, const void *x, const void *dy, int64_t m, int64_t k,
+                             int64_t n, unsigned flags);
+/* batch: rank dims, then for y, a, b the strides of each batch dimension in elements */
+ferry_status ferry_matmul(ferry_stream *s, ferry_dtype t, void *y, const void *a, const void *b, int64_t m, int64_t k,
+                          int64_t n, int rank, const int64_t *dim, const int64_t *y_stride, const int64_t *a_stride,
+                          const int64_t *b_stride, double alpha, unsigned flags);
+ferry_status ferry_unary(ferry_stream *s, ferry_dtype t, ferry_fn fn, void *y, const void *x, int64_t n);
+ferry_status ferry_unary_grad(ferry_stream *s, ferry_dtype t, ferry_fn fn, void *dx, const void *dy, const void *x,
+                              const void *y, int64_t n, unsigned flags);
+ferry_status ferry_binary(ferry_stream *s, ferry_dtype t, ferry_fn fn, void *y, const void *a, const void *b, int rank,
+                          const int64_t *dim, const int64_t *a_stride, const int64_t *b_stride);
+ferry_status ferry_binary_grad_a(ferry_stream *s, ferry_dtype t, ferry_fn fn, void *g, const void *dy, const void *a,
+                                 const void *b, int rank, const int64_t *dim, const int64_t *a_stride,
+                                 const int64_t *b_stride);
+ferry_status ferry_binary_grad_b(ferry_stream *s, ferry_dtype t, ferry_fn fn, void *g, const void *dy, const void *a,
+                                 const void *b, int rank, const int64_t *dim, const int64_t *a_stride,
+                                 const int64_t *b_stride);
+ferry_status ferry_where(ferry_stream *s, ferry_dtype t, void *y, const void *cond, const void *a, const void *b, int rank,
+                         const int64_t *dim, const int64_t *cond_stride, const int64_t *a_stride, const int64_t *b_stride);
+ferry_status ferry_reduce(ferry_stream *s, ferry_dtype t, ferry_fn fn, void *y, const void *x, int rank, const int64_t *dim,
+                          uint32_t axes, unsigned flags);
+ferry_status ferry_copy(ferry_stream *s, ferry_dtype t, void *y, const void *x, int rank, const int64_t *dim,
+                        int64_t y_offset, const int64_t *y_stride, int64_t x_offset, const int64_t *x_stride, double alpha,
+                        unsigned flags);
+ferry_status ferry_fill(ferry_stream *s, ferry_dtype t, void *y, double value, int64_t n);
+ferry_status ferry_cast(ferry_stream *s, ferry_dtype to, void *y, ferry_dtype from, const void *x, int64_t n);
+ferry_status ferry_softmax(ferry_stream *s, ferry_dtype t, void *y, const void *x, int64_t m, int64_t n);
+ferry_status ferry_softmax_grad(ferry_stream *s, ferry_dtype t, void *dx, const void *dy, const void *y, int64_t m, int64_t n);
+ferry_status ferry_layernorm(ferry_stream *s, ferry_dtype t, void *y, void *mean, void *rstd, const void *x,
+                             const void *scale, const void *bias, int64_t m, int64_t n, double eps);
+ferry_status ferry_layernorm_dx(ferry_stream *s, ferry_dtype t, void *dx, const void *dy, const void *x, const void *mean,
+                                const void *rstd, const void *scale, int64_t m, int64_t n);
+ferry_status ferry_layernorm_dp(ferry_stream *s, ferry_dtype t, void *dscale, void *dbias, const void *dy, const void *x,
+                                const void *mean, const void *rstd, int64_t m, int64_t n, unsigned flags);
+ferry_status ferry_embedding(ferry_stream *s, ferry_dtype t, void *y, const void *table, ferry_dtype id_type,
+                             const void *ids, int64_t m, int64_t k, int64_t n);
+ferry_status ferry_embedding_grad(ferry_stream *s, ferry_dtype t, void *dtable, const void *dy, ferry_dtype id_type,
+                                  const void *ids, int64_t m, int64_t k, int64_t n, unsigned flags);
+ferry_status ferry_xent(ferry_stream *s, ferry_dtype t, void *loss, void *lse, void *count, const void *logits,
+                        ferry_dtype label_type, const void *labels, int64_t m, int64_t n, int64_t k, int64_t ignore_index);
+ferry_status ferry_xent_grad(ferry_stream *s, ferry_dtype t, void *dlogits, const void *logits, const void *lse,
+                             const void *count, ferry_dtype label_type, const void *labels, const void *dloss, int64_t m,
+                             int64_t n, int64_t k, int64_t ignore_index);
+
+/* ---- the optimizer: CPU work on an UPDATE stream, host memory only ---------------------------------------------- */
+
+typedef struct ferry_adamw_args {
+    double lr, beta1, beta2, eps, weight_decay;
+    int64_t step; /* 1, 2, ...: for the bias correction */
+} ferry_adamw_args;
+
+/* *out = sum of squares of g[0..n), in fp64, in a fixed order. */
+ferry_status ferry_sqnorm(ferry_stream *s, ferry_dtype t, double *out, const void *g, int64_t n);
+/* *norm = sqrt of the sum of parts[0..count) in order; *scale = clip > 0 && *norm > clip ? clip / (*norm + 1e-6) : 1
+ * (PyTorch's clip_grad_norm_). */
+ferry_status ferry_grad_norm(ferry_stream *s, double *norm, double *scale, const double *parts, int count, double clip);
+/* Decoupled weight decay, as torch.optim.AdamW: p, m, v of type t are updated from g times *scale (NULL: 1). Scalar and
+ * AVX2 versions give the same bits. */
+ferry_status ferry_adamw(ferry_stream *s, ferry_dtype t, void *p, void *m, void *v, const void *g, const double *scale,
+                         int64_t n, ferry_adamw_args args);
+/* A function called on the stream's thread; for hand-over and tests. */
+ferry_status ferry_stream_call(ferry_stream *s, void (*fn)(void *), void *arg);
+
+/* ---- training data, weights, checkpoints, logs ------------------------------------------------------------------ */
+
+/* One tensor by name in host memory. dims beyond rank are ignored. */
+typedef struct ferry_tensor {
+    const char *name;
+    ferry_dtype dtype;
+    int rank;
+    int64_t dim[FERRY_MAX_RANK];
+    void *data;
+} ferry_tensor;
+
+int64_t ferry_tensor_bytes(const ferry_tensor *t); /* -1 on overflow or a negative dimension */
+
+/* .npy (version 1 to 3, C order, little endian). The file is mapped; *data is valid until close. */
+typedef struct ferry_npy ferry_npy;
+ferry_status ferry_npy_open(const char *path, ferry_npy **out);
+void ferry_npy_close(ferry_npy *f);
+const ferry_tensor *ferry_npy_tensor(const ferry_npy *f); /* name = path */
+ferry_status ferry_npy_write(const char *path, const ferry_tensor *t);
+
+/* safetensors. Reading maps the file and checks the header against the file's size: offsets inside, no overlap, sizes
+ * equal to shape times type; FERRY_BAD_DATA names the tensor. Writing is atomic: temporary file, fsync, rename. */
+typedef struct ferry_weights ferry_weights;
+ferry_status ferry_weights_open(const char *path, ferry_weights **out);
+void ferry_weights_close(ferry_weights *w);
+int ferry_weights_count(const ferry_weights *w);
+const ferry_tensor *ferry_weights_at(const ferry_weights *w, int i);
+const ferry_tensor *ferry_weights_find(const ferry_weights *w, const char *name); /* NULL when absent */
+const char *ferry_weights_meta(const ferry_weights *w, const char *key);          /* NULL when absent */
+typedef struct ferry_meta {
+    const char *key, *value;
+} ferry_meta;
+ferry_status ferry_weights_write(const char *path, const ferry_tensor *t, int count, const ferry_meta *meta, int meta_count);
+
+/* Converts n elements between types (floats among each other, integers among each other). */
+ferry_status ferry_convert(void *dst, ferry_dtype to, const void *src, ferry_dtype from, int64_t n);
+
+/* Fills n elements with seeded counter-based random numbers, the same on every machine: N(mean, std). `name` enters the
+ * seed, so that tensors differ. */
+ferry_status ferry_random_normal(void *dst, ferry_dtype t, int64_t n, uint64_t seed, const char *name, double mean,
+                                 double std);
+
+/* Training batches from a folder: DIR/<input>.npy for each input (first axis = step, wrapping around; the rest must have
+ * the input's shape), or DIR/tokens.bin (256 int32 header: 20240520, version 1 = uint16 or 2 = uint32, count) for inputs
+ * input_ids [batch, seq] and labels (the next token): rows of seq+1 tokens in order, wrapping around. `inputs` gives name,
+ * type and shape; data is ignored. FERRY_USAGE when the folder or a file is missing, FERRY_BAD_DATA for a wrong one. */
+typedef struct ferry_data ferry_data;
+ferry_status ferry_data_open(const char *dir, const ferry_tensor *inputs, int count, ferry_data **out);
+/* out[i] = the batch of input i for 0-based step `step`; valid until the next call or close. */
+ferry_status ferry_data_batch(ferry_data *d, int64_t step, const void **out);
+void ferry_data_close(ferry_data *d);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
