@@ -1,0 +1,67 @@
+/* codegen.h - a plan and its list of steps become a folder of C: schedule.h, schedule.c, trainer.c, Makefile and the weights.
+ *
+ * Nothing is decided here: which steps there are, on which streams, which waits, and where every buffer lies comes from the
+ * step list and the layout. codegen only gives names and prints. */
+#ifndef FERRY_CODEGEN_CODEGEN_H
+#define FERRY_CODEGEN_CODEGEN_H
+
+#include "planner/steps.h"
+
+typedef struct EmitOptions {
+    const char *dir;    /* made when missing; its parent must exist */
+    const char *prefix; /* folder with include/ferry and lib/libferry.a; the Makefile names it relative to dir */
+    bool force;         /* overwrite files that are not ours or were edited */
+    bool random_init;   /* no weights.safetensors: the trainer draws them from `seed` */
+    uint64_t seed;
+} EmitOptions;
+
+/* ST_USAGE: a file in dir is not ours; ST_MODEL: a parameter has no data and random_init is off (the parameter and its file
+ * named). Files are written one by one, each atomically, weights first and schedule.c last. */
+Status emit(Diag *d, Arena *a, const Profile *p, const StepList *s, const EmitOptions *options);
+
+/* ---- names.c: C identifiers ---------------------------------------------------------------------------------------------- */
+
+/* Unique C identifiers for every buffer, function and event of a schedule, made from ONNX names: lower case, the longest common
+ * prefix of path components dropped, no keyword, numbered where two would be equal. */
+typedef struct Names {
+    const char **buffer;    /* by buffer: "h_0_attn_softmax", the field of its struct */
+    const char **layer;     /* by layer: "h_0_attn_c_attn" */
+    const char **unit;      /* by unit */
+    const char **event;     /* by step: "LOADED_WTE"; NULL when no step of another stream waits for it */
+    const char **input;     /* by Graph.input */
+    const char **param;     /* by parameter */
+} Names;
+Status names_make(Diag *d, Arena *a, const StepList *s, Names *out);
+
+/* ---- the printers -------------------------------------------------------------------------------------------------------- */
+
+typedef struct Emitter {
+    Diag *diag;
+    Arena *arena;
+    const Graph *graph;
+    const Profile *profile;
+    const StepList *steps;
+    const Plan *plan;
+    const EmitOptions *options;
+    Names names;
+    Text text;
+} Emitter;
+
+/* emit_calls.c: one kernel call, with a comment of its shapes. */
+Status emit_kernel(Emitter *e, const Step *step);
+/* Expression of a buffer's address: "s->gpu.wte", "s->host.wte", "s->act.h_0_y". */
+const char *emit_buffer(Emitter *e, int buffer);
+
+/* emit_schedule.c: the bodies of schedule.h and schedule.c (without the ownership line) in e->text. */
+Status emit_schedule_h(Emitter *e);
+Status emit_schedule_c(Emitter *e);
+/* emit_memory.c: the fields of struct schedule and the function that maps them. */
+void emit_fields(Emitter *e);
+Status emit_map(Emitter *e);
+/* emit_trainer.c */
+Status emit_trainer_c(Emitter *e);
+Status emit_makefile(Emitter *e);
+/* emit_weights.c: weights.safetensors (unless random_init) and constants.safetensors. */
+Status emit_weights(Emitter *e);
+
+#endif

@@ -1,0 +1,321 @@
+/* emit_calls.c - one kernel of the graph as one call of libferry, under a comment that gives its shapes. */
+#include "codegen/codegen.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+const char *emit_buffer(Emitter *e, int buffer)
+{
+    if (buffer < 0)
+        return "NULL";
+    const Buffer *b = &e->steps->buffer[buffer];
+    const char *name = e->names.buffer[buffer];
+    const char *group = NULL;
+    switch (b->kind) {
+    case BUFFER_VALUE:
+        group = "act";
+        break;
+    case BUFFER_CONST:
+        group = "constant";
+        break;
+    case BUFFER_INPUT:
+        group = "input";
+        break;
+    case BUFFER_STAGING:
+        group = "staging";
+        break;
+    case BUFFER_PARAM:
+        group = "gpu";
+        break;
+    case BUFFER_MASTER:
+        group = "host";
+        break;
+    case BUFFER_GRAD:
+        group = "gpu_grad";
+        break;
+    case BUFFER_HOST_GRAD:
+        group = "host_grad";
+        break;
+    case BUFFER_STATE_M:
+        group = "moment1";
+        break;
+    case BUFFER_STATE_V:
+        group = "moment2";
+        break;
+    case BUFFER_PARTIALS:
+        return "s->partials";
+    case BUFFER_NORM:
+        return "s->norm[s->parity]";
+    case BUFFER_LOSS:
+        return "s->loss[s->parity]";
+    }
+    const char *text = arena_printf(e->arena, "s->%s.%s", group, name);
+    return text ? text : "NULL";
+}
+
+/* Text of one call under construction. */
+typedef struct Call {
+    Emitter *e;
+    const Node *node;
+    const ferry_kernel *k;
+} Call;
+
+static const char *argument(const Call *c, int i)
+{
+    return emit_buffer(c->e, steps_arg_buffer(c->e->steps, c->node, i));
+}
+
+static void add_dims(Text *t, int rank, const int64_t *dim)
+{
+    if (rank == 0) {
+        text_add(t, "NULL");
+        return;
+    }
+    text_add(t, "D(");
+    for (int i = 0; i < rank; i++)
+        text_add(t, "%s%" PRId64, i ? ", " : "", dim[i]);
+    text_add(t, ")");
+}
+
+static const char *flags(const Call *c)
+{
+    static const char *const text[8] = {
+        "0",
+        "FERRY_TRANS_A",
+        "FERRY_TRANS_B",
+        "FERRY_TRANS_A | FERRY_TRANS_B",
+        "FERRY_ACCUMULATE",
+        "FERRY_TRANS_A | FERRY_ACCUMULATE",
+        "FERRY_TRANS_B | FERRY_ACCUMULATE",
+        "FERRY_TRANS_A | FERRY_TRANS_B | FERRY_ACCUMULATE",
+    };
+    return text[(c->k->trans_a ? 1 : 0) | (c->k->trans_b ? 2 : 0) | (c->k->accumulate ? 4 : 0)];
+}
+
+static void add_shape(Text *t, const Graph *g, int tensor)
+{
+    const Tensor *x = &g->tensor.at[tensor];
+    text_add(t, "[");
+    for (int i = 0; i < x->rank; i++)
+        text_add(t, "%s%" PRId64, i ? ", " : "", x->dim[i]);
+    text_add(t, "]");
+}
+
+/* A comment may not end early: ONNX names can hold anything. */
+static void add_comment_name(Text *t, const char *name)
+{
+    for (const char *c = name; *c; c++)
+        text_add(t, "%c", (*c == '*' && c[1] == '/') || (*c == '/' && c[1] == '*') || (unsigned char)*c < ' ' ? '.' : *c);
+}
+
+static const char *dtype_enum(const Emitter *e, ferry_dtype t)
+{
+    if (t == e->graph->precision)
+        return "T";
+    switch (t) {
+    case FERRY_F32:
+        return "FERRY_F32";
+    case FERRY_F64:
+        return "FERRY_F64";
+    case FERRY_F16:
+        return "FERRY_F16";
+    case FERRY_BF16:
+        return "FERRY_BF16";
+    case FERRY_I64:
+        return "FERRY_I64";
+    case FERRY_I32:
+        return "FERRY_I32";
+    case FERRY_I16:
+        return "FERRY_I16";
+    case FERRY_I8:
+        return "FERRY_I8";
+    case FERRY_U64:
+        return "FERRY_U64";
+    case FERRY_U32:
+        return "FERRY_U32";
+    case FERRY_U16:
+        return "FERRY_U16";
+    case FERRY_U8:
+        return "FERRY_U8";
+    case FERRY_BOOL:
+        return "FERRY_BOOL";
+    case FERRY_DTYPE_COUNT:
+        break;
+    }
+    return "FERRY_DTYPE_COUNT";
+}
+
+static void add_comment(const Call *c)
+{
+    Text *t = &c->e->text;
+    const Graph *g = c->e->graph;
+    const ferry_kernel *k = c->k;
+    text_add(t, "    /* ");
+    switch (k->op) {
+    case FERRY_OP_LINEAR:
+        text_add(t, "y[%" PRId64 ", %" PRId64 "] = x[%" PRId64 ", %" PRId64 "] * %s%s", k->m, k->n, k->m, k->k,
+                 k->trans_b ? "w^T" : "w", c->node->arg[3] >= 0 ? " + b" : "");
+        break;
+    case FERRY_OP_LINEAR_DX:
+        text_add(t, "dx[%" PRId64 ", %" PRId64 "] = dy[%" PRId64 ", %" PRId64 "] * %s", k->m, k->k, k->m, k->n,
+                 k->trans_b ? "w" : "w^T");
+        break;
+    case FERRY_OP_LINEAR_DW:
+        text_add(t, "dw[%" PRId64 ", %" PRId64 "] %s %s", k->trans_b ? k->n : k->k, k->trans_b ? k->k : k->n,
+                 k->accumulate ? "+=" : "=", k->trans_b ? "dy^T * x" : "x^T * dy");
+        break;
+    default: {
+        const ferry_op_info *info = ferry_op_get(k->op);
+        text_add(t, "%s", info->name);
+        if (k->fn != FERRY_FN_NONE) {
+            const char *fn = ferry_fn_name(k->fn);
+            text_add(t, " %s", strncmp(fn, "FERRY_", 6) == 0 ? fn + 6 : fn);
+        }
+        text_add(t, " ");
+        if (c->node->arg[0] >= 0)
+            add_shape(t, g, c->node->arg[0]);
+        for (int i = info->n_out, first = 1; i < info->n_out + info->n_in; i++)
+            if (c->node->arg[i] >= 0) {
+                text_add(t, first ? " of " : ", ");
+                add_shape(t, g, c->node->arg[i]);
+                first = 0;
+            }
+        break;
+    }
+    }
+    text_add(t, "; ");
+    add_comment_name(t, c->node->name);
+    text_add(t, " */\n");
+}
+
+Status emit_kernel(Emitter *e, const Step *step)
+{
+    const Node *n = &e->graph->node.at[step->node];
+    const ferry_kernel *k = &n->call;
+    Call c = {e, n, k};
+    Text *t = &e->text;
+    const ferry_op_info *info = ferry_op_get(k->op);
+    add_comment(&c);
+    text_add(t, "    TRY(ferry_%s(s->compute, ", info->name);
+    if (k->op == FERRY_OP_CAST) {
+        text_add(t, "%s, %s, ", dtype_enum(e, k->dtype2), argument(&c, 0));
+        text_add(t, "%s, %s, %" PRId64 "));\n", dtype_enum(e, k->dtype), argument(&c, 1), k->n);
+        return ST_OK;
+    }
+    text_add(t, "%s, ", dtype_enum(e, k->dtype));
+    if (k->fn != FERRY_FN_NONE)
+        text_add(t, "%s, ", ferry_fn_name(k->fn));
+    switch (k->op) {
+    case FERRY_OP_LINEAR:
+        text_add(t, "%s, %s, %s, %s, ", argument(&c, 0), argument(&c, 1), argument(&c, 2), argument(&c, 3));
+        text_add(t, "%" PRId64 ", %" PRId64 ", %" PRId64 ", %s", k->m, k->k, k->n, flags(&c));
+        break;
+    case FERRY_OP_LINEAR_DX:
+    case FERRY_OP_LINEAR_DW:
+        text_add(t, "%s, %s, %s, ", argument(&c, 0), argument(&c, 1), argument(&c, 2));
+        text_add(t, "%" PRId64 ", %" PRId64 ", %" PRId64 ", %s", k->m, k->k, k->n, flags(&c));
+        break;
+    case FERRY_OP_MATMUL:
+        text_add(t, "%s, %s, %s, ", argument(&c, 0), argument(&c, 1), argument(&c, 2));
+        text_add(t, "%" PRId64 ", %" PRId64 ", %" PRId64 ", %d, ", k->m, k->k, k->n, k->rank);
+        add_dims(t, k->rank, k->dim);
+        for (int i = 0; i < 3; i++) {
+            text_add(t, ", ");
+            add_dims(t, k->rank, k->stride[i]);
+        }
+        text_add(t, ", %.17g, %s", k->alpha, flags(&c));
+        break;
+    case FERRY_OP_UNARY:
+        text_add(t, "%s, %s, %" PRId64, argument(&c, 0), argument(&c, 1), k->n);
+        break;
+    case FERRY_OP_UNARY_GRAD:
+        text_add(t, "%s, %s, %s, %s, ", argument(&c, 0), argument(&c, 1), argument(&c, 2), argument(&c, 3));
+        text_add(t, "%" PRId64 ", %s", k->n, flags(&c));
+        break;
+    case FERRY_OP_BINARY:
+    case FERRY_OP_BINARY_GRAD_A:
+    case FERRY_OP_BINARY_GRAD_B:
+        for (int i = 0; i < info->n_out + info->n_in; i++)
+            text_add(t, "%s, ", argument(&c, i));
+        text_add(t, "%d, ", k->rank);
+        add_dims(t, k->rank, k->dim);
+        for (int i = 0; i < 2; i++) {
+            text_add(t, ", ");
+            add_dims(t, k->rank, k->stride[i]);
+        }
+        break;
+    case FERRY_OP_WHERE:
+        text_add(t, "%s, %s, %s, %s, %d, ", argument(&c, 0), argument(&c, 1), argument(&c, 2), argument(&c, 3), k->rank);
+        add_dims(t, k->rank, k->dim);
+        for (int i = 0; i < 3; i++) {
+            text_add(t, ", ");
+            add_dims(t, k->rank, k->stride[i]);
+        }
+        break;
+    case FERRY_OP_REDUCE:
+        text_add(t, "%s, %s, %d, ", argument(&c, 0), argument(&c, 1), k->rank);
+        add_dims(t, k->rank, k->dim);
+        text_add(t, ", 0x%xu, %s", (unsigned)k->axes, flags(&c));
+        break;
+    case FERRY_OP_COPY:
+        text_add(t, "%s, %s, %d, ", argument(&c, 0), argument(&c, 1), k->rank);
+        add_dims(t, k->rank, k->dim);
+        for (int i = 0; i < 2; i++) {
+            text_add(t, ", %" PRId64 ", ", k->offset[i]);
+            add_dims(t, k->rank, k->stride[i]);
+        }
+        text_add(t, ", %.17g, %s", k->alpha, flags(&c));
+        break;
+    case FERRY_OP_FILL:
+        text_add(t, "%s, %.17g, %" PRId64, argument(&c, 0), k->alpha, k->n);
+        break;
+    case FERRY_OP_SOFTMAX:
+    case FERRY_OP_SOFTMAX_GRAD:
+        for (int i = 0; i < info->n_out + info->n_in; i++)
+            text_add(t, "%s, ", argument(&c, i));
+        text_add(t, "%" PRId64 ", %" PRId64, k->m, k->n);
+        break;
+    case FERRY_OP_LAYERNORM:
+        for (int i = 0; i < 6; i++)
+            text_add(t, "%s, ", argument(&c, i));
+        text_add(t, "%" PRId64 ", %" PRId64 ", %.17g", k->m, k->n, k->eps);
+        break;
+    case FERRY_OP_LAYERNORM_DX:
+        for (int i = 0; i < 6; i++)
+            text_add(t, "%s, ", argument(&c, i));
+        text_add(t, "%" PRId64 ", %" PRId64, k->m, k->n);
+        break;
+    case FERRY_OP_LAYERNORM_DP:
+        for (int i = 0; i < 6; i++)
+            text_add(t, "%s, ", argument(&c, i));
+        text_add(t, "%" PRId64 ", %" PRId64 ", %s", k->m, k->n, flags(&c));
+        break;
+    case FERRY_OP_EMBEDDING:
+        text_add(t, "%s, %s, ", argument(&c, 0), argument(&c, 1));
+        text_add(t, "%s, %s, ", dtype_enum(e, k->dtype2), argument(&c, 2));
+        text_add(t, "%" PRId64 ", %" PRId64 ", %" PRId64, k->m, k->k, k->n);
+        break;
+    case FERRY_OP_EMBEDDING_GRAD:
+        text_add(t, "%s, %s, ", argument(&c, 0), argument(&c, 1));
+        text_add(t, "%s, %s, ", dtype_enum(e, k->dtype2), argument(&c, 2));
+        text_add(t, "%" PRId64 ", %" PRId64 ", %" PRId64 ", %s", k->m, k->k, k->n, flags(&c));
+        break;
+    case FERRY_OP_XENT:
+        for (int i = 0; i < 4; i++)
+            text_add(t, "%s, ", argument(&c, i));
+        text_add(t, "%s, %s, ", dtype_enum(e, k->dtype2), argument(&c, 4));
+        text_add(t, "%" PRId64 ", %" PRId64 ", %" PRId64 ", %" PRId64, k->m, k->n, k->k, k->ignore_index);
+        break;
+    case FERRY_OP_XENT_GRAD:
+        for (int i = 0; i < 4; i++)
+            text_add(t, "%s, ", argument(&c, i));
+        text_add(t, "%s, %s, %s, ", dtype_enum(e, k->dtype2), argument(&c, 4), argument(&c, 5));
+        text_add(t, "%" PRId64 ", %" PRId64 ", %" PRId64 ", %" PRId64, k->m, k->n, k->k, k->ignore_index);
+        break;
+    case FERRY_OP_CAST:
+    case FERRY_OP_COUNT:
+        return diag_fail(e->diag, ST_FAILED, "codegen: kernel %d of node %s has no printer", (int)k->op, n->name);
+    }
+    text_add(t, "));\n");
+    return ST_OK;
+}

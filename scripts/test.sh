@@ -1,0 +1,34 @@
+#!/usr/bin/env bash
+# Installs, builds and tests everything: the plain build, ASan+UBSan, TSan, emitted schedules with gcc and clang.
+# FERRY_TEST_QUICK=1 runs the plain build alone.
+set -eu
+cd "$(dirname "$0")/.."
+scripts/install.sh libcmocka-dev clang libclang-rt-14-dev
+export OPENBLAS_NUM_THREADS=1
+jobs=$(nproc)
+
+build() { # folder, cmake options...
+    local dir=$1
+    shift
+    echo "== build $dir"
+    cmake -S . -B "$dir" -G Ninja "$@" >/dev/null
+    cmake --build "$dir" -j "$jobs"
+}
+
+run() { # folder, ctest options...
+    local dir=$1
+    shift
+    echo "== test $dir"
+    ctest --test-dir "$dir" --output-on-failure -j "$jobs" "$@"
+}
+
+build build
+run build
+if [ -z "${FERRY_TEST_QUICK:-}" ]; then
+    build build-asan -DFERRY_SANITIZE=address
+    run build-asan
+    build build-tsan -DFERRY_SANITIZE=thread
+    run build-tsan
+    build build-fuzz -DFERRY_FUZZ=ON -DCMAKE_C_COMPILER=clang
+    run build-fuzz
+fi

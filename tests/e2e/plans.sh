@@ -1,0 +1,46 @@
+#!/usr/bin/env bash
+# Plans that place and move everything differently train with the same bits, in the memory that they said.
+. "$FERRY_SOURCE/tests/e2e/lib.sh"
+quiet ferryc profile "$models/gpt2/loss-ts.onnx" --dim batch=4 --dim seq=32 --device "model:$FERRY_SOURCE/tests/data/mixed-device.yaml"
+
+train() { # name, plan options...
+    local name=$1
+    shift
+    ferryc plan -o $name.yaml --json "$@" >$name.json
+    quiet ferryc verify $name.yaml
+    quiet ferryc emit $name.yaml -o $name
+    build_schedule $name
+    quiet $name/trainer --data "$models/gpt2/data" --steps 20 --log $name.jsonl
+    local peak bytes budget
+    peak=$(json peak_bytes $name.json)
+    budget=$(json budget_bytes $name.json)
+    bytes=$(tail -n 1 $name.jsonl | sed 's/.*"bytes": *\([0-9]*\).*/\1/')
+    [ "$peak" = "$bytes" ] || fail "$name: planned $peak bytes, the device pool held $bytes"
+    [ "$bytes" -le "$budget" ] || fail "$name: $bytes bytes are over the budget of $budget"
+    echo "$name: $(json iteration_ns $name.json) ns, peak $peak, live $(json live_bytes $name.json);" \
+        "$(grep -c 'mode: gfgb' $name.yaml) gfgb, $(grep -c 'mode: dha' $name.yaml) dha, $(grep -c 'mode: dfgb' $name.yaml) dfgb," \
+        "$(grep -c 'gradient: host' $name.yaml) gradients on the host"
+}
+
+train native --algorithm native-offload
+train dha --algorithm dha
+train deepspeed --algorithm deepspeed-like
+train memferry --algorithm memferry
+train go0 --algorithm go-memferry --reserve-factor 0
+train go50 --algorithm go-memferry --reserve-factor 0.5
+train hand --algorithm memferry --mode '*attn*=dfgb' --mode '*mlp*=dha' --mode '*ln_1*=gfgb'
+train auto
+# The least budget is named, works, and nothing below it does.
+expect 3 'least' ferryc plan --dry-run --mem-budget 4K
+least=$(grep -oE 'least[^0-9]*[0-9]+ ?K' stderr.txt | grep -oE '[0-9]+' | head -n 1)
+[ -n "$least" ] || fail "no least budget named: $(cat stderr.txt)"
+train least --mem-budget ${least}K
+expect 3 "least" ferryc plan --dry-run --mem-budget $((least - 4))K
+
+grep -q 'mode: dfgb' hand.yaml || fail "no DFGB in the plan by hand"
+for a in gfgb dha; do
+    grep -q "mode: $a" memferry.yaml || fail "memferry does not mix modes: no $a"
+done
+for name in dha deepspeed memferry go0 go50 hand auto least; do
+    same_values native.jsonl $name.jsonl
+done
