@@ -115,6 +115,8 @@ char *path_relative(Arena *a, const char *from_dir, const char *target);
 /* A file is ours when its first line (after `prefix`, the comment sign) carries the hash of what follows that line:
  *     PREFIX ferryc 0.1.0 SHA TEXT...
  * owned_write refuses (ST_USAGE, naming -f) to replace a file that is not ours or was edited, unless force. */
+/* (owned_check: the same refusal before anything is written. *out_edited: the file is ours with an edited body.) */
+Status owned_check(Diag *d, const char *path, const char *prefix, bool *out_edited);
 Status owned_write(Diag *d, const char *path, const char *prefix, const char *title, const char *body, size_t size, bool force);
 
 /* ---- hashes ---------------------------------------------------------------------------------------------------------- */

@@ -16,7 +16,7 @@ typedef struct EmitOptions {
 } EmitOptions;
 
 /* ST_USAGE: a file in dir is not ours; ST_MODEL: a parameter has no data and random_init is off (the parameter and its file
- * named). Files are written one by one, each atomically, weights first and schedule.c last. */
+ * named). Nothing is written then. Files are written one by one, each atomically; an edited trainer.c is kept, with a note. */
 Status emit(Diag *d, Arena *a, const Profile *p, const StepList *s, const EmitOptions *options);
 
 /* ---- names.c: C identifiers ---------------------------------------------------------------------------------------------- */
@@ -61,7 +61,9 @@ Status emit_map(Emitter *e);
 /* emit_trainer.c */
 Status emit_trainer_c(Emitter *e);
 Status emit_makefile(Emitter *e);
-/* emit_weights.c: weights.safetensors (unless random_init) and constants.safetensors. */
+/* emit_weights.c: weights.safetensors (unless random_init) and constants.safetensors. The check comes first: ST_MODEL when
+ * values that have to be written are missing. */
+Status emit_weights_check(Emitter *e);
 Status emit_weights(Emitter *e);
 
 #endif

@@ -48,6 +48,8 @@ const char *emit_buffer(Emitter *e, int buffer)
         return "s->norm[s->parity]";
     case BUFFER_LOSS:
         return "s->loss[s->parity]";
+    case BUFFER_KIND_COUNT:
+        return "NULL";
     }
     const char *text = arena_printf(e->arena, "s->%s.%s", group, name);
     return text ? text : "NULL";

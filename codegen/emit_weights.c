@@ -17,6 +17,18 @@ static void set_shape(ferry_tensor *t, const Tensor *x)
     memcpy(t->dim, x->dim, sizeof t->dim);
 }
 
+Status emit_weights_check(Emitter *e)
+{
+    const Graph *g = e->graph;
+    for (int i = 0; i < g->n_param && !e->options->random_init; i++)
+        if (!g->param[i].data) {
+            diag_fail(e->diag, ST_MODEL, "%s: the values of parameter '%s' are not there: its external data file is missing",
+                      g->model ? g->model->path : "model", g->param[i].name);
+            return diag_hint(e->diag, "put the file beside the model, or draw the weights at random: --random-init 1");
+        }
+    return ST_OK;
+}
+
 Status emit_weights(Emitter *e)
 {
     const Graph *g = e->graph;
@@ -32,11 +44,6 @@ Status emit_weights(Emitter *e)
     if (!e->options->random_init) {
         for (int i = 0; i < g->n_param; i++) {
             const Param *p = &g->param[i];
-            if (!p->data) {
-                diag_fail(e->diag, ST_MODEL, "%s: the values of parameter '%s' are not there: its external data file is missing",
-                          g->model ? g->model->path : "model", p->name);
-                return diag_hint(e->diag, "put the file beside the model, or draw the weights at random: --random-init 1");
-            }
             list[i] = (ferry_tensor){.name = p->name, .dtype = p->file_dtype, .data = (void *)(uintptr_t)p->data};
             set_shape(&list[i], &g->tensor.at[p->tensor]);
         }

@@ -262,6 +262,8 @@ Status names_make(Diag *d, Arena *a, const StepList *s, Names *out)
         case BUFFER_LOSS:
             name = "loss";
             break;
+        case BUFFER_KIND_COUNT:
+            break;
         }
         if (!(out->buffer[i] = name))
             return diag_oom(d);
