@@ -32,6 +32,8 @@ typedef struct Tensor {
     int param;        /* TENSOR_PARAM and TENSOR_GRADIENT, else -1 */
     const void *data; /* TENSOR_CONST */
     int producer;     /* first node that writes it, -1; of a view: that of its root */
+    int grad_of;      /* root of the forward tensor whose gradient this is, -1. Gradients of several tensors may be views of
+                       * the same bytes as long as nothing is added to them (graph_check) */
     /* filled by graph_liveness, of the root, over all views: node indices, -1 when there is none */
     int first_write, last_use;
 } Tensor;
@@ -93,6 +95,7 @@ typedef struct Layer {
 typedef struct Graph {
     Arena *arena;
     const Model *model; /* for names and the hash; outlives the graph */
+    const char *mark;   /* stands between base and number in made-up names; no name of the model contains it */
     ferry_dtype precision;
     VEC(Tensor) tensor;
     VEC(Node) node; /* nodes [0, n_forward) forward, the rest backward, in execution order */

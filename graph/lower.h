@@ -1,7 +1,10 @@
-/* lower.h - what the lower functions of the operator table use to build the graph. */
+/* lower.h - what the passes that add to the graph use: tensors, nodes, and the state of model -> graph.
+ *
+ * Every function that adds something may move Graph.tensor.at and Graph.node.at: keep indices, not pointers, across calls. */
 #ifndef FERRY_GRAPH_LOWER_H
 #define FERRY_GRAPH_LOWER_H
 
+#include "graph/call.h"
 #include "graph/graph.h"
 
 struct Lowering {
@@ -9,19 +12,60 @@ struct Lowering {
     Graph *graph;
     const ModelOptions *options;
     int *tensor_of; /* by value index: the graph's tensor, -1 when it has none yet */
+    int *n_use;     /* by value index: live nodes' inputs that read it, plus graph outputs that are it */
+    int *user;      /* by value index: a live node that reads it, -1; the only one when n_use is 1 */
 };
 
-/* The tensor of a node's input (constants and parameters are made on first use), -1 when omitted or out of memory. */
-int lower_input(Lowering *l, const ModelNode *n, int i);
+/* ---- the model's values, for lower functions ------------------------------------------------------------------------- */
+
+/* The tensor of a node's input; constants are made on first use. *out = -1 when the input is omitted. ST_MODEL: a constant
+ * whose values are in a missing file. */
+Status lower_input(Diag *d, Lowering *l, const ModelNode *n, int i, int *out);
 /* A new tensor for a node's output, dense, own bytes, shape and type from the model; also bound to the value. */
-int lower_output(Lowering *l, const ModelNode *n, int i);
+Status lower_output(Diag *d, Lowering *l, const ModelNode *n, int i, int *out);
 /* Binds a node's output to a view of `tensor` with the output's shape. */
 Status lower_view(Diag *d, Lowering *l, const ModelNode *n, int i, int tensor);
-/* A tensor with the given shape, name made up from `base`. -1 when out of memory. */
-int graph_add_tensor(Graph *g, const char *base, TensorKind kind, ferry_dtype t, int rank, const int64_t *dim);
-int graph_add_view(Graph *g, int of, int rank, const int64_t *dim);
-/* A node with this call, forward; args are set by the caller through the returned pointer (valid until the next add), all
- * -1 at first. NULL when out of memory. */
-Node *graph_add_node(Graph *g, const char *name, const char *onnx_op, const ferry_kernel *call);
+/* A tensor for an intermediate result of the node: float, dense, name made up. */
+Status lower_temp(Diag *d, Lowering *l, const ModelNode *n, ferry_dtype t, int rank, const int64_t *dim, int *out);
+/* A node with this call and the arguments, outputs first. */
+Status lower_emit(Diag *d, Lowering *l, const ModelNode *n, const ferry_kernel *call, const int *arg);
+/* True when output i exists and something reads it. */
+bool lower_is_used(const Lowering *l, const ModelNode *n, int i);
+/* Integers of input i, which must be known: axes, starts, splits. ST_MODEL when it is computed from the model's inputs.
+ * An omitted input gives *out = NULL and *count = 0. */
+Status lower_ints(Diag *d, Lowering *l, const ModelNode *n, int i, const int64_t **out, int *count);
+/* The same from an attribute, or from input i when there is none: where an operator moved it between opsets. */
+Status lower_ints_attr(Diag *d, Lowering *l, const ModelNode *n, const char *attr, int i, const int64_t **out, int *count);
+/* Attribute `axis` (else `otherwise`) in [0, rank). */
+Status lower_axis(Diag *d, Lowering *l, const ModelNode *n, int rank, int64_t otherwise, int *out);
+/* The graph's type of a value of this type: floating values have the graph's precision. */
+ferry_dtype lower_dtype(const Graph *g, ferry_dtype t);
+bool dtype_is_float(ferry_dtype t);
+
+/* ---- adding to the graph --------------------------------------------------------------------------------------------- */
+
+/* A dense tensor that owns its bytes. `name` is used as it is. ST_MODEL when its size overflows. */
+Status graph_add_tensor(Diag *d, Graph *g, const char *name, TensorKind kind, ferry_dtype t, int rank, const int64_t *dim,
+                        int *out);
+/* Another shape for the same bytes; returns `of` itself when it has that shape and name is NULL. */
+Status graph_add_view(Diag *d, Graph *g, const char *name, int of, int rank, const int64_t *dim, int *out);
+/* A floating constant of one element in the graph's precision, rank 0. */
+Status graph_add_scalar(Diag *d, Graph *g, double value, int *out);
+/* base + mark + number: a name that nothing else in the graph has. NULL when out of memory. */
+const char *graph_made_up_name(Graph *g, const char *base);
+/* Appends a node, outputs first in arg[0..node_n_arg). Sets the producer of its outputs. */
+Status graph_add_node(Diag *d, Graph *g, const char *name, const char *onnx_op, Phase phase, int origin,
+                      const ferry_kernel *call, const int *arg);
+/* Recomputes Tensor.producer from the nodes. */
+void graph_index_producers(Graph *g);
+/* needs: lowered graph, loss   spoils: node and tensor indices
+ * Removes what the loss does not need: nodes, then tensors and parameters that nothing reads. Inputs stay. */
+Status graph_prune(Diag *d, Graph *g);
+/* Removes tensors that no node, input, parameter or the loss refers to. spoils: tensor indices */
+Status graph_sweep_tensors(Diag *d, Graph *g);
+
+/* Root of a tensor, and whether a tensor is (a view of) a parameter. */
+int graph_root(const Graph *g, int tensor);
+bool graph_is_param(const Graph *g, int tensor);
 
 #endif

@@ -22,7 +22,8 @@ typedef struct Value {
     int rank;                     /* -1 before inference */
     int64_t dim[MAX_RANK];        /* -1 where not yet known; never after model_infer */
     const char *dim_name[MAX_RANK]; /* graph inputs: the symbolic name, NULL when a number */
-    const void *data;             /* dense, in dtype (bool: one byte); NULL when not known */
+    const void *data;             /* dense, in dtype (bool: one byte, 0 or 1), aligned; NULL when not known or not needed */
+    int64_t data_dim[MAX_RANK];   /* inside model_infer: extent of data along each axis, 1 where it repeats; then = dim */
     bool data_missing;            /* initializer whose external file is not there */
     int producer;                 /* index of the node that computes it, -1 */
 } Value;
@@ -52,6 +53,7 @@ typedef struct ModelNode {
     bool dead;          /* folded away or without a use */
 } ModelNode;
 
+typedef struct MappedFile MappedFile; /* onnx_wire.h */
 typedef struct Model {
     Arena *arena;
     const char *path;
@@ -61,6 +63,8 @@ typedef struct Model {
     VEC(ModelNode) node; /* topological order */
     int n_input, *input;   /* value indices, file order */
     int n_output, *output;
+    int64_t folded_bytes; /* that constant folding took from the arena */
+    VEC(MappedFile) map; /* the file and its external data; model_close unmaps them */
 } Model;
 
 typedef struct DimBinding {
@@ -101,8 +105,11 @@ Status model_bind(Diag *d, Model *m, const ModelOptions *options);
 
 /* needs: bound inputs   fills: dtype, rank, dim of every value; data of values that depend on no input's contents
  * keeps: node order     spoils: nodes whose outputs are all known become dead, as do nodes that no output needs
- * Constant folding and shape inference are one pass in topological order since each needs the other. Values above 64 MiB
- * are not folded. */
+ * Constant folding and shape inference are one pass in topological order since each needs the other. Float initializers of
+ * rank 1 and more are parameters and not folded, unless every path to an output passes through Sin or Cos. While folding,
+ * data that repeats along an axis is kept once (data_dim); what is larger than 256 MiB even so is not folded.
+ * A constant that only broadcasting operators read is left with 1 for the axes along which it repeats, where another
+ * operand of each reader has the full extent: the readers' own outputs say what to broadcast to. */
 Status model_infer(Diag *d, Model *m);
 
 /* One line a value and node, for --dump and tests. */

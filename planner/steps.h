@@ -8,7 +8,12 @@
  *
  * Happens-before: a step comes after all earlier steps of its stream (in this and earlier iterations), after the steps that it
  * waits for, and so on transitively. With S streams a vector clock of S entries a step holds the whole relation: the latest
- * step of each stream that is known to be over. */
+ * step of each stream that is known to be over.
+ *
+ * The HOST stream is the thread that enqueues everything, in program order, and its steps run between the calls. So every step
+ * is after all HOST steps that precede it in the program (the staging of its own iteration, the hand-over of earlier ones)
+ * without any wait: *enqueue order*, which steps_build, order_build and simulate all take for granted. The reverse does not
+ * hold: a HOST step is after the enqueueing of earlier steps, not after their end, so that it needs waits like any other. */
 #ifndef FERRY_PLANNER_STEPS_H
 #define FERRY_PLANNER_STEPS_H
 
@@ -44,6 +49,7 @@ typedef enum BufferKind {
     BUFFER_PARTIALS, /* pinned: doubles, one a parameter */
     BUFFER_NORM,     /* pinned: norm and clip scale, two doubles; two copies */
     BUFFER_LOSS,     /* pinned: the loss; two copies */
+    BUFFER_KIND_COUNT,
 } BufferKind;
 
 typedef struct Buffer {
@@ -60,6 +66,7 @@ typedef struct Buffer {
 typedef struct Access {
     int buffer;
     bool read, write;
+    int lag; /* of a buffer with two copies: 1 for the copy of the previous iteration, which STEP_COLLECT hands over */
 } Access;
 
 /* `step` of `distance` iterations earlier (0 or 1) must be over. */
@@ -87,7 +94,8 @@ typedef struct StepList {
     const Plan *plan;
     int n_step, n_buffer;
     Step *step;     /* program order; also the order in which the host enqueues */
-    Buffer *buffer; /* device buffers in order of first access */
+    int n_device;   /* buffers [0, n_device) are the device's, the rest the host's */
+    Buffer *buffer; /* device buffers in order of first access, then host buffers */
     int *buffer_of_tensor; /* by root tensor: the device buffer of values, constants and inputs, -1 */
     int *param_buffer, *master_buffer, *grad_buffer, *host_grad_buffer; /* by parameter, -1 where absent */
 } StepList;
@@ -95,8 +103,20 @@ typedef struct StepList {
 /* Program order: stage, input load, forward and backward kernels with each load placed just before the first kernel that it
  * serves and each store just after the last write of its unit's gradients, then sqnorms and early updates in order of arrival,
  * the norm, late updates in order of first use, collect. With clip all updates come after the norm.
- * `extra` orderings (gradient window, update_after_bp) are part of the waits. */
+ * Two more kinds of ordering are part of the waits. With a gradient window, the first write of a unit's GPU gradients waits
+ * for the store of the latest unit that, together with all units that are not stored then, would not fit the window (a unit
+ * larger than that is alone). With update_after_bp, the first CPU step of the updates waits for the last gradient. */
 Status steps_build(Diag *d, Arena *a, const Graph *g, const Plan *plan, StepList **out);
+
+/* An ordering beyond those that the accesses ask for: `after` waits for `before`, `distance` (0 or 1) iterations earlier. */
+typedef struct Ordering {
+    int before, after, distance;
+} Ordering;
+
+/* needs: steps with accesses, buffers   fills: wait, n_wait of every step (steps_deps.c)
+ * All orderings that the accesses ask for and the given ones, reduced. ST_FAILED for a list that one iteration's distance
+ * cannot order (a buffer of two copies used by unordered streams). */
+Status steps_derive_waits(Diag *d, Arena *a, StepList *s, const Ordering *extra, int n_extra);
 
 /* The buffer that a kernel argument uses under the plan: device or host, by the unit's mode at this use; -1 when absent. */
 int steps_arg_buffer(const StepList *s, const Node *n, int arg);
@@ -108,6 +128,12 @@ bool steps_is_dha(const StepList *s, const Step *step, bool *read, bool *write);
 Status steps_time(Diag *d, StepList *s, const Profile *p);
 
 void steps_print(const StepList *s, Text *to); /* --dump=after:steps */
+const char *step_kind_name(StepKind k);         /* "load_input" */
+const char *step_stream_name(StepStream t);     /* "compute" */
+const char *buffer_kind_name(BufferKind k);     /* "host_grad" */
+enum { STEP_LABEL_BYTES = 160 };
+/* A step for people: "kernel 12 transformer.h.0.ln_1 (layernorm)", "load 3 wte"; the number is its place in the program. */
+const char *step_label(const StepList *s, int step, char out[STEP_LABEL_BYTES]);
 
 /* ---- happens-before --------------------------------------------------------------------------------------------------- */
 
@@ -119,6 +145,7 @@ typedef struct Order {
     int per_stream[STREAM_COUNT];
     int *clock;
 } Order;
+/* ST_FAILED when a wait is malformed: no such step, a distance other than 0 or 1, or a step that is not enqueued earlier. */
 Status order_build(Diag *d, Arena *a, const StepList *s, int iterations, Order *out);
 bool order_before(const Order *o, const StepList *s, int step_a, int iteration_a, int step_b, int iteration_b);
 
@@ -126,15 +153,18 @@ bool order_before(const Order *o, const StepList *s, int step_a, int iteration_a
 
 typedef struct Timeline {
     int64_t period_ns;  /* of the steady state: end to end distance of equal steps of consecutive iterations */
-    bool steady;        /* the period repeated exactly; else the last distance of `iterations` is reported */
+    bool steady;        /* the pattern repeated exactly, after one iteration or after a cycle of up to four, whose mean is the
+                           period; else the period is the longest of the last iteration's distance and the busy times */
     int iterations;     /* simulated */
     int64_t *start_ns, *end_ns; /* by step, of one iteration of the steady state, from 0 = start of its first step */
     int64_t busy_ns[STREAM_COUNT]; /* in one period */
 } Timeline;
 
-/* needs: steps_time   Streams run their steps in order; a step starts when its stream is free and its waits are over. Running
- * steps progress at their own speed times the slowest of the contention rates against every other running class, or at full
- * speed when contention is off. Exact integer arithmetic: thousandths of a nanosecond. */
+/* needs: steps_time   Streams run their steps in order; a step starts when it is enqueued (all HOST steps before it are over),
+ * its stream is free and its waits are over. Running steps progress at their own speed times the slowest of the contention
+ * rates against every other running class, or at full speed when contention is off. Integer arithmetic in thousandths of a
+ * nanosecond; a step ends at the first such tick at which its work is done. No step starts before the iteration four back is
+ * over (queues are finite). ST_FAILED: the waits never let some step start. ST_MODEL: a rate outside 1..1000. */
 Status simulate(Diag *d, Arena *a, const StepList *s, const DeviceFacts *f, bool contention, Timeline *out);
 
 /* ---- memory (memory.c) ---------------------------------------------------------------------------------------------------- */
@@ -145,8 +175,9 @@ Status simulate(Diag *d, Arena *a, const StepList *s, const DeviceFacts *f, bool
  * not be over), each rounded up to the alignment. */
 Status memory_plan(Diag *d, Arena *a, const StepList *s, const DeviceFacts *f, Layout *out, int64_t *live_bytes);
 int64_t memory_host_bytes(const StepList *s); /* pinned: all host buffers */
-/* Bytes of device buffers, by kind, that may be live at each step (n_step entries each); for reports. Arena memory. */
-Status memory_profile(Diag *d, Arena *a, const StepList *s, int64_t **live_by_step);
+/* Bytes of device buffers, by kind, that may be live at each step, for reports: (*live)[kind * n_step + step] with
+ * BUFFER_KIND_COUNT kinds. Arena memory. */
+Status memory_profile(Diag *d, Arena *a, const StepList *s, int64_t **live);
 
 /* ---- proof (plan_check.c) --------------------------------------------------------------------------------------------------- */
 
@@ -156,7 +187,10 @@ Status memory_profile(Diag *d, Arena *a, const StepList *s, int64_t **live_by_st
  *  - each write comes after all reads and writes that precede it in the program;
  *  - buffers that share a physical byte are never live at once; pieces lie inside the pool and are well formed, and every device
  *    buffer has exactly one place of at least its size;
- *  - every kernel argument lies where the plan says.
+ *  - every kernel argument lies where the plan says, and the program, run one step after the other, computes a training
+ *    step: each kernel in the graph's order on this iteration's values and the newest parameters, each gradient complete
+ *    before it is stored, summed or used, each parameter updated once;
+ *  - the plan's promises about the gradient window and updates after BP.
  * ST_FAILED names the two steps and the buffer(s), iteration by iteration. */
 Status plan_verify(Diag *d, Arena *a, const StepList *s, const Layout *layout);
 

@@ -279,7 +279,13 @@ typedef struct ferry_meta {
 } ferry_meta;
 ferry_status ferry_weights_write(const char *path, const ferry_tensor *t, int count, const ferry_meta *meta, int meta_count);
 
-/* Converts n elements between types (floats among each other, integers among each other). */
+/* Fills tensors (name, type, shape and data given) from a file, converting element types. Other tensors of the file are
+ * ignored. FERRY_BAD_DATA names one that is missing or has another shape; nothing is written then. */
+ferry_status ferry_weights_load(const char *path, const ferry_tensor *tensors, int count);
+
+/* Converts n elements between types: floating ones among each other, rounded to the nearest, ties to even; whole numbers
+ * and BOOL among each other. dst and src do not overlap. FERRY_USAGE: from floating to whole numbers or back.
+ * FERRY_BAD_DATA names a whole number that `to` cannot hold; dst is then written in part. */
 ferry_status ferry_convert(void *dst, ferry_dtype to, const void *src, ferry_dtype from, int64_t n);
 
 /* Fills n elements with seeded counter-based random numbers, the same on every machine: N(mean, std). `name` enters the
@@ -289,13 +295,43 @@ ferry_status ferry_random_normal(void *dst, ferry_dtype t, int64_t n, uint64_t s
 
 /* Training batches from a folder: DIR/<input>.npy for each input (first axis = step, wrapping around; the rest must have
  * the input's shape), or DIR/tokens.bin (256 int32 header: 20240520, version 1 = uint16 or 2 = uint32, count) for inputs
- * input_ids [batch, seq] and labels (the next token): rows of seq+1 tokens in order, wrapping around. `inputs` gives name,
- * type and shape; data is ignored. FERRY_USAGE when the folder or a file is missing, FERRY_BAD_DATA for a wrong one. */
+ * input_ids [batch, seq] and labels (the next token): rows of seq+1 tokens in order, wrapping around at the last whole row.
+ * `inputs` gives name, type and shape; data is ignored. FERRY_USAGE when the folder or a file is missing, FERRY_BAD_DATA for
+ * a wrong one. An element type in the file other than the input's is taken where no value changes: whole numbers among each
+ * other (a value that does not fit is an error of that batch), a floating type to a wider one; and f32 to f16 or bf16, which
+ * NumPy lacks, rounded. Token ids are not compared with a vocabulary here: the kernels do that. */
 typedef struct ferry_data ferry_data;
 ferry_status ferry_data_open(const char *dir, const ferry_tensor *inputs, int count, ferry_data **out);
 /* out[i] = the batch of input i for 0-based step `step`; valid until the next call or close. */
 ferry_status ferry_data_batch(ferry_data *d, int64_t step, const void **out);
 void ferry_data_close(ferry_data *d);
+
+/* A checkpoint: DIR/checkpoint.safetensors with the parameters under their names, AdamW's state under "optimizer.m.NAME" and
+ * "optimizer.v.NAME", and the metadata schema "ferryc/checkpoint/1" and step (steps done, decimal). params, m and v have
+ * `count` tensors each; the names of m and v are not read. Saving makes DIR and the folders above it where they are missing,
+ * and is atomic: after a failure the checkpoint before it is still whole. */
+ferry_status ferry_checkpoint_save(const char *dir, const ferry_tensor *params, const ferry_tensor *m, const ferry_tensor *v,
+                                   int count, int64_t step);
+/* Copies a checkpoint into the tensors' data. The file has to hold these tensors with these types and shapes and no other;
+ * nothing is converted. Nothing is written, neither data nor *step, unless all of it is right.
+ * FERRY_USAGE: no such file. FERRY_BAD_DATA names the tensor, what was expected and what was found. */
+ferry_status ferry_checkpoint_load(const char *dir, const ferry_tensor *params, const ferry_tensor *m, const ferry_tensor *v,
+                                   int count, int64_t *step);
+
+/* The log of a run: one JSON object a line, {"step", "loss", "grad_norm", "ms", "bytes"}, floating numbers as %.17g in any
+ * locale; one that is not finite is null, so that every line is JSON. Each line is written at once. */
+typedef struct ferry_log ferry_log;
+typedef struct ferry_log_line {
+    int64_t step;     /* 1, 2, ... */
+    double loss;
+    double grad_norm; /* NAN when it was not computed */
+    double ms;        /* wall time of the step */
+    int64_t bytes;    /* ferry_device_peak_bytes */
+} ferry_log_line;
+/* append: add to an existing file (a resumed run), else start it anew. */
+ferry_status ferry_log_open(const char *path, bool append, ferry_log **out);
+ferry_status ferry_log_write(ferry_log *log, const ferry_log_line *line);
+ferry_status ferry_log_close(ferry_log *log); /* the log is gone in any case; NULL is allowed */
 
 #ifdef __cplusplus
 }

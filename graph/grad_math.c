@@ -1,0 +1,162 @@
+/* grad_math.c - gradients of element-wise kernels and reductions. */
+#include "graph/grad.h"
+
+Status grad_unary(Autodiff *a, const Node *n)
+{
+    int y = n->arg[0], x = n->arg[1];
+    bool use_x, use_y = false;
+    switch (n->call.fn) {
+    case FERRY_TANH:
+    case FERRY_SIGMOID:
+    case FERRY_SQRT:
+    case FERRY_EXP:
+    case FERRY_RECIPROCAL:
+        use_x = false;
+        use_y = true;
+        break;
+    case FERRY_NEG:
+        use_x = false;
+        break;
+    case FERRY_ABS:
+    case FERRY_LOG:
+    case FERRY_ERF:
+    case FERRY_RELU:
+    case FERRY_SIN:
+    case FERRY_COS:
+    case FERRY_SQUARE:
+        use_x = true;
+        break;
+    default:
+        return grad_fail(a, n, "this function has no gradient");
+    }
+    ferry_kernel g = call_unary(FERRY_OP_UNARY_GRAD, n->call.dtype, n->call.fn, n->call.n);
+    return grad_write(a, x, &g, true, (int[FERRY_MAX_ARGS]){-1, grad_in(a, n, 0), use_x ? x : -1, use_y ? y : -1});
+}
+
+/* Dimensions in which the operand with these strides was broadcast. */
+static uint32_t broadcast_axes(const ferry_kernel *c, const int64_t *stride)
+{
+    uint32_t axes = 0;
+    for (int i = 0; i < c->rank; i++)
+        if (stride[i] == 0 && c->dim[i] != 1)
+            axes |= 1u << i;
+    return axes;
+}
+
+/* x receives alpha * dy, summed over `axes`. */
+static Status pass_scaled(Autodiff *a, const Node *n, int x, uint32_t axes, double alpha)
+{
+    const ferry_kernel *c = &n->call;
+    int dy = grad_in(a, n, 0);
+    int64_t count = a->g->tensor.at[x].count;
+    if (axes == 0 && alpha == 1)
+        return grad_pass(a, x, dy);
+    if (axes != 0) {
+        ferry_kernel sum = call_reduce(c->dtype, FERRY_SUM, c->rank, c->dim, axes);
+        if (alpha == 1)
+            return grad_write(a, x, &sum, true, (int[FERRY_MAX_ARGS]){-1, dy});
+        int temp;
+        TRY(grad_temp(a, x, 1, &count, &temp));
+        TRY(grad_emit(a, &sum, (int[]){temp, dy}));
+        dy = temp;
+    }
+    ferry_kernel scale = call_scale(c->dtype, count, alpha, false);
+    return grad_write(a, x, &scale, true, (int[FERRY_MAX_ARGS]){-1, dy});
+}
+
+/* The number that an operand is, when it is a constant of one element. */
+static bool is_number(const Graph *g, int tensor, double *out)
+{
+    const Tensor *t = &g->tensor.at[tensor];
+    return t->kind == TENSOR_CONST && t->count == 1 && ferry_convert(out, FERRY_F64, t->data, t->dtype, 1) == FERRY_OK;
+}
+
+/* Operand `which` (0 = a, 1 = b) of a binary function. Arguments that the derivative does not need are left out: an
+ * activation that only they would keep alive is not kept. */
+static Status binary_operand(Autodiff *a, const Node *n, int which)
+{
+    const ferry_kernel *c = &n->call;
+    int x = n->arg[1 + which], other = n->arg[2 - which], dy = grad_in(a, n, 0);
+    uint32_t axes = broadcast_axes(c, c->stride[which]);
+    bool needs[2] = {true, true}; /* a, b */
+    double number;
+    switch (c->fn) {
+    case FERRY_ADD:
+        return pass_scaled(a, n, x, axes, 1);
+    case FERRY_SUB:
+        return pass_scaled(a, n, x, axes, which == 0 ? 1 : -1);
+    case FERRY_MUL:
+        if (is_number(a->g, other, &number) && axes == 0)
+            return pass_scaled(a, n, x, 0, number);
+        needs[which] = false;
+        break;
+    case FERRY_DIV:
+        needs[0] = which == 1;
+        break;
+    default:
+        break; /* POW, MAX, MIN: both */
+    }
+    ferry_kernel g = call_binary(which == 0 ? FERRY_OP_BINARY_GRAD_A : FERRY_OP_BINARY_GRAD_B, c->dtype, c->fn, c->rank, c->dim,
+                                 c->stride[0], c->stride[1]);
+    int arg[FERRY_MAX_ARGS] = {-1, dy, needs[0] ? n->arg[1] : -1, needs[1] ? n->arg[2] : -1};
+    if (axes == 0)
+        return grad_write(a, x, &g, false, arg);
+    TRY(grad_temp(a, x, c->rank, c->dim, &arg[0]));
+    TRY(grad_emit(a, &g, arg));
+    ferry_kernel sum = call_reduce(c->dtype, FERRY_SUM, c->rank, c->dim, axes);
+    return grad_write(a, x, &sum, true, (int[FERRY_MAX_ARGS]){-1, arg[0]});
+}
+
+Status grad_binary(Autodiff *a, const Node *n)
+{
+    for (int which = 1; which >= 0; which--) /* a bias before the value it was added to */
+        if (grad_wanted(a, n->arg[1 + which]))
+            TRY(binary_operand(a, n, which));
+    return ST_OK;
+}
+
+/* da = cond ? dy : 0 and db = cond ? 0 : dy */
+Status grad_where(Autodiff *a, const Node *n)
+{
+    const ferry_kernel *c = &n->call;
+    int dy = grad_in(a, n, 0);
+    for (int which = 0; which < 2; which++) {
+        int x = n->arg[2 + which], zero;
+        if (!grad_wanted(a, x))
+            continue;
+        int64_t dense[MAX_RANK], none[MAX_RANK] = {0};
+        strides_dense(c->rank, c->dim, dense);
+        TRY(graph_add_scalar(a->d, a->g, 0, &zero));
+        ferry_kernel g = call_where(c->dtype, c->rank, c->dim, c->stride[0], which == 0 ? dense : none,
+                                    which == 0 ? none : dense);
+        int arg[FERRY_MAX_ARGS] = {-1, n->arg[1], which == 0 ? dy : zero, which == 0 ? zero : dy};
+        uint32_t axes = broadcast_axes(c, c->stride[1 + which]);
+        if (axes == 0) {
+            TRY(grad_write(a, x, &g, false, arg));
+            continue;
+        }
+        TRY(grad_temp(a, x, c->rank, c->dim, &arg[0]));
+        TRY(grad_emit(a, &g, arg));
+        ferry_kernel sum = call_reduce(c->dtype, FERRY_SUM, c->rank, c->dim, axes);
+        TRY(grad_write(a, x, &sum, true, (int[FERRY_MAX_ARGS]){-1, arg[0]}));
+    }
+    return ST_OK;
+}
+
+/* Every element of x gets dy of its group, divided by the group's size for a mean. */
+Status grad_reduce(Autodiff *a, const Node *n)
+{
+    const ferry_kernel *c = &n->call;
+    int x = n->arg[1];
+    int64_t dense[MAX_RANK], from[MAX_RANK], step = 1, group = 1;
+    strides_dense(c->rank, c->dim, dense);
+    for (int i = c->rank - 1; i >= 0; i--) {
+        bool reduced = c->axes >> i & 1;
+        from[i] = reduced ? 0 : step;
+        step *= reduced ? 1 : c->dim[i];
+        group *= reduced ? c->dim[i] : 1;
+    }
+    double alpha = c->fn == FERRY_MEAN ? 1 / (double)group : 1;
+    ferry_kernel g = call_copy(c->dtype, c->rank, c->dim, 0, dense, 0, from, alpha);
+    return grad_write(a, x, &g, true, (int[FERRY_MAX_ARGS]){-1, grad_in(a, n, 0)});
+}

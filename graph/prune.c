@@ -1,0 +1,111 @@
+/* prune.c - removing what the loss does not need. */
+#include "graph/lower.h"
+
+/* needed[root]: the loss depends on it. Nodes are in execution order, so one sweep backwards finds them all; of several
+ * nodes that write one tensor (the parts of a concatenation) all are needed. */
+static void find_needed(const Graph *g, bool *needed, bool *keep_node)
+{
+    needed[graph_root(g, g->loss)] = true;
+    for (int i = g->node.count - 1; i >= 0; i--) {
+        const Node *n = &g->node.at[i];
+        int n_out = node_n_out(n);
+        for (int k = 0; k < n_out; k++)
+            keep_node[i] |= n->arg[k] >= 0 && needed[graph_root(g, n->arg[k])];
+        for (int k = n_out; k < node_n_arg(n) && keep_node[i]; k++)
+            if (n->arg[k] >= 0)
+                needed[graph_root(g, n->arg[k])] = true;
+    }
+}
+
+/* A parameter that no node reads is not part of training; exporting writes it back as it was. */
+static void drop_params(Diag *d, Graph *g, const bool *needed)
+{
+    int kept = 0;
+    for (int p = 0; p < g->n_param; p++) {
+        if (needed[g->param[p].tensor]) {
+            g->param[kept++] = g->param[p];
+            continue;
+        }
+        if (g->param[p].trainable)
+            diag_warn(d, "%s: parameter '%s' does not influence the loss; it is not trained", g->model->path,
+                      g->param[p].name);
+    }
+    g->n_param = kept;
+    for (int i = 0; i < g->tensor.count; i++)
+        g->tensor.at[i].param = -1;
+    for (int p = 0; p < kept; p++)
+        g->tensor.at[g->param[p].tensor].param = p;
+    for (int i = 0; i < g->tensor.count; i++)
+        g->tensor.at[i].param = g->tensor.at[graph_root(g, i)].param;
+}
+
+Status graph_prune(Diag *d, Graph *g)
+{
+    bool *needed = ARENA_NEW(g->arena, bool, g->tensor.count);
+    bool *keep = ARENA_NEW(g->arena, bool, g->node.count);
+    if (needed == NULL || keep == NULL)
+        return diag_oom(d);
+    find_needed(g, needed, keep);
+    int kept = 0;
+    for (int i = 0; i < g->node.count; i++)
+        if (keep[i]) {
+            g->node.at[kept] = g->node.at[i];
+            g->node.at[kept].origin = kept;
+            kept++;
+        }
+    g->node.count = g->n_forward = kept;
+    drop_params(d, g, needed);
+    TRY(graph_sweep_tensors(d, g));
+    graph_index_producers(g);
+    return ST_OK;
+}
+
+Status graph_sweep_tensors(Diag *d, Graph *g)
+{
+    int *to = ARENA_NEW(g->arena, int, g->tensor.count);
+    if (to == NULL)
+        return diag_oom(d);
+    to[g->loss] = 1;
+    for (int i = 0; i < g->n_input; i++)
+        to[g->input[i]] = 1;
+    for (int p = 0; p < g->n_param; p++) {
+        to[g->param[p].tensor] = 1;
+        if (g->param[p].grad >= 0)
+            to[g->param[p].grad] = 1;
+    }
+    for (int i = 0; i < g->node.count; i++)
+        for (int k = 0; k < node_n_arg(&g->node.at[i]); k++)
+            if (g->node.at[i].arg[k] >= 0)
+                to[g->node.at[i].arg[k]] = 1;
+    for (int i = 0; i < g->tensor.count; i++) {
+        if (g->tensor.at[i].grad_of >= 0) /* a gradient that only handed its bytes on: graph_check follows these */
+            to[i] = to[g->tensor.at[i].grad_of] = 1;
+        if (to[i])
+            to[graph_root(g, i)] = 1;
+    }
+    int kept = 0;
+    for (int i = 0; i < g->tensor.count; i++) {
+        bool keep = to[i];
+        to[i] = keep ? kept : -1;
+        if (keep)
+            g->tensor.at[kept++] = g->tensor.at[i];
+    }
+    g->tensor.count = kept;
+    for (int i = 0; i < kept; i++) {
+        Tensor *t = &g->tensor.at[i];
+        t->root = to[t->root];
+        t->grad_of = t->grad_of >= 0 ? to[t->grad_of] : -1;
+    }
+    for (int i = 0; i < g->node.count; i++)
+        for (int k = 0; k < FERRY_MAX_ARGS; k++)
+            if (g->node.at[i].arg[k] >= 0)
+                g->node.at[i].arg[k] = to[g->node.at[i].arg[k]];
+    for (int p = 0; p < g->n_param; p++) {
+        g->param[p].tensor = to[g->param[p].tensor];
+        g->param[p].grad = g->param[p].grad >= 0 ? to[g->param[p].grad] : -1;
+    }
+    for (int i = 0; i < g->n_input; i++)
+        g->input[i] = to[g->input[i]];
+    g->loss = to[g->loss];
+    return ST_OK;
+}

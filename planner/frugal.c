@@ -1,0 +1,201 @@
+/* frugal.c - from a fast candidate down to the one that needs least memory, without looking at any budget.
+ *
+ * Each move saves bytes and costs time: a loaded unit is read by DHA instead, a gradient is written to host memory instead.
+ * Ordered by cost per byte saved and applied one after another, the moves are a path from the start to everything on the host.
+ * The places on this path, each judged by the timeline and laid out, are the frontier from which plan_make takes the fastest
+ * that fits. What a move costs depends on what is the bottleneck at that place, so there are two kinds of path:
+ *
+ *   priced   units first, gradients after them (at the end of the forward pass, where memory is most often short, there are
+ *            no gradients yet). In a few stages the timeline prices every move from where the path stands, and the
+ *            cheapest part of what is left is made.
+ *   mixed    units and gradients together by what the profile says that they add to compute.
+ *
+ * Places are tried on a grid first and then in the middle of the widest gap in bytes; some are worked on further. */
+#include "planner/plan_search.h"
+
+#include <stdlib.h>
+
+enum {
+    STAGES = 4,   /* of a priced path */
+    PRICED = 128, /* moves that the timeline prices in a stage: those that save most; the others keep the profile's price */
+    GRID = 16,    /* places of a path tried first */
+    REFINE = 16,  /* places tried in gaps */
+    POINTS = 5,   /* places of a priced path that are worked on further */
+    IMPROVE = 60, /* single changes tried at each of them */
+    WINDOWS = 4   /* gradient windows: 1, 2, 4, 8 times the largest gradient */
+};
+
+typedef struct Move {
+    int unit;
+    bool grad;
+    int64_t saves_bytes, cost_ns;
+} Move;
+
+__extension__ typedef __int128 Wide;
+
+static int by_price(const void *x, const void *y)
+{
+    const Move *a = x, *b = y;
+    Wide left = (Wide)a->cost_ns * b->saves_bytes, right = (Wide)b->cost_ns * a->saves_bytes;
+    if (left != right)
+        return left < right ? -1 : 1;
+    if (a->unit != b->unit)
+        return a->unit - b->unit;
+    return a->grad - b->grad;
+}
+
+static int by_saving(const void *x, const void *y)
+{
+    const Move *a = x, *b = y;
+    if (a->saves_bytes != b->saves_bytes)
+        return a->saves_bytes > b->saves_bytes ? -1 : 1;
+    return a->unit - b->unit;
+}
+
+static void make_move(const Search *s, Plan *p, const Move *m)
+{
+    if (m->grad)
+        p->unit[m->unit].grad = ON_HOST;
+    else
+        p->unit[m->unit].first_gpu_use = s->g->unit[m->unit].n_use;
+}
+
+/* All moves of units, or of gradients, from these choices, with what the profile says that they add to compute. */
+static int list_moves(const Search *s, const Plan *from, bool grads, Move *out)
+{
+    int n = 0;
+    for (int i = 0; i < from->n_unit; i++) {
+        const Unit *u = &s->g->unit[i];
+        const UnitPlan *c = &from->unit[i];
+        if (!grads && s->pinned[i] < 0 && c->first_gpu_use < u->n_use && u->bytes > 0) {
+            int64_t before = problem_dha_cost_ns(s->problem, i, c->first_gpu_use);
+            out[n++] = (Move){i, false, u->bytes, problem_dha_cost_ns(s->problem, i, u->n_use) - before};
+        }
+        if (grads && c->grad == ON_GPU && u->grad_bytes > 0)
+            out[n++] = (Move){i, true, u->grad_bytes, problem_grad_gain_ns(s->problem, i, c)};
+    }
+    return n;
+}
+
+/* Orders move[0, n) stage by stage. */
+static Status price_moves(Search *s, const Plan *from, Move *move, int n)
+{
+    Plan p;
+    TRY(search_copy(s, from, &p));
+    int64_t left = 0;
+    for (int i = 0; i < n; i++)
+        left += move[i].saves_bytes;
+    for (int stage = 0, at = 0; stage < STAGES && at < n; stage++) {
+        Candidate *now, *with;
+        TRY(search_try(s, &p, "frugal", &now));
+        qsort(move + at, (size_t)(n - at), sizeof *move, by_saving);
+        for (int i = at; i < n && i < at + PRICED; i++) {
+            UnitPlan was = p.unit[move[i].unit];
+            make_move(s, &p, &move[i]);
+            TRY(search_try(s, &p, "frugal", &with));
+            p.unit[move[i].unit] = was;
+            move[i].cost_ns = with->iteration_ns - now->iteration_ns;
+        }
+        qsort(move + at, (size_t)(n - at), sizeof *move, by_price);
+        for (int64_t part = left / (STAGES - stage); at < n && part > 0; at++) {
+            make_move(s, &p, &move[at]);
+            part -= move[at].saves_bytes;
+            left -= move[at].saves_bytes;
+        }
+    }
+    return ST_OK;
+}
+
+typedef struct Path {
+    const Candidate *from;
+    const Move *move;
+    int n;
+    Candidate **at; /* by number of moves made, n + 1; NULL where not tried */
+} Path;
+
+static Status try_at(Search *s, Path *path, int k)
+{
+    if (path->at[k])
+        return ST_OK;
+    Plan p;
+    TRY(search_copy(s, &path->from->plan, &p));
+    for (int i = 0; i < k; i++)
+        make_move(s, &p, &path->move[i]);
+    return search_add(s, &p, "frugal", &path->at[k]);
+}
+
+/* The middle of the two neighbours that lie furthest apart in bytes; -1 when every place has been tried. */
+static int widest_gap(const Path *path)
+{
+    int best = -1, before = 0;
+    int64_t most = -1;
+    for (int k = 1; k <= path->n; k++) {
+        if (!path->at[k])
+            continue;
+        int64_t gap = llabs(path->at[before]->peak_bytes - path->at[k]->peak_bytes);
+        if (k - before > 1 && gap > most) {
+            most = gap;
+            best = before + (k - before) / 2;
+        }
+        before = k;
+    }
+    return best;
+}
+
+/* The update placement and single changes at a place that do not need more memory; gradient windows. */
+static Status work_on(Search *s, Candidate *c)
+{
+    Candidate *best;
+    TRY(search_late(s, &c->plan, "frugal, updates moved", &best));
+    TRY(search_size(s, best));
+    if (best->peak_bytes > c->peak_bytes)
+        best = c;
+    TRY(search_improve(s, best, IMPROVE, c->peak_bytes, &best));
+    int64_t window = largest_grad_bytes(s->g);
+    for (int i = 0; i < WINDOWS && window < all_grad_bytes(s->g); i++, window *= 2) {
+        Plan p;
+        Candidate *with;
+        TRY(search_copy(s, &best->plan, &p));
+        p.gradient_window_bytes = window;
+        TRY(search_add(s, &p, "frugal, gradient window", &with));
+    }
+    return ST_OK;
+}
+
+/* Tries the places of a path; works on some of the first `units` moves. */
+static Status walk(Search *s, const Candidate *from, const Move *move, int n, int units)
+{
+    Path path = {.from = from, .move = move, .n = n, .at = ARENA_NEW(s->a, Candidate *, n + 1)};
+    if (!path.at)
+        return diag_oom(s->d);
+    for (int i = 0; i <= GRID; i++)
+        TRY(try_at(s, &path, (int)((int64_t)n * i / GRID)));
+    for (int i = 0; i < REFINE; i++) {
+        int k = widest_gap(&path);
+        if (k < 0)
+            break;
+        TRY(try_at(s, &path, k));
+    }
+    for (int i = 0; i <= POINTS && units >= 0; i++) {
+        int k = (int)((int64_t)units * i / POINTS);
+        TRY(try_at(s, &path, k));
+        TRY(work_on(s, path.at[k]));
+    }
+    return units >= 0 ? work_on(s, path.at[n]) : ST_OK;
+}
+
+Status search_frugal(Search *s, const Candidate *from)
+{
+    Move *move = ARENA_NEW(s->a, Move, 2 * s->g->n_unit);
+    if (!move)
+        return diag_oom(s->d);
+    int units = list_moves(s, &from->plan, false, move), n = units + list_moves(s, &from->plan, true, move + units);
+    TRY(price_moves(s, &from->plan, move, units));
+    qsort(move + units, (size_t)(n - units), sizeof *move, by_price);
+    TRY(walk(s, from, move, n, units));
+
+    units = list_moves(s, &from->plan, false, move);
+    n = units + list_moves(s, &from->plan, true, move + units);
+    qsort(move, (size_t)n, sizeof *move, by_price);
+    return walk(s, from, move, n, -1);
+}

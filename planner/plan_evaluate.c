@@ -1,0 +1,135 @@
+/* plan_evaluate.c - what a plan's choices come to: steps, timeline, memory. Also the small questions about modes. */
+#include "planner/plan_search.h"
+
+#include "planner/steps.h"
+
+const char *mode_name(Mode m)
+{
+    static const char *const names[] = {[MODE_GFGB] = "gfgb", [MODE_DHA] = "dha", [MODE_DFGB] = "dfgb"};
+    return m >= 0 && m < MODE_COUNT ? names[m] : "?";
+}
+
+Mode plan_mode(const Unit *u, const UnitPlan *p)
+{
+    if (p->first_gpu_use >= u->n_use)
+        return MODE_DHA;
+    return u->use[p->first_gpu_use].phase == PHASE_BP ? MODE_DFGB : MODE_GFGB;
+}
+
+int plan_first_use_of_mode(const Unit *u, Mode m)
+{
+    if (m == MODE_GFGB)
+        return 0;
+    if (m == MODE_DFGB)
+        for (int k = 0; k < u->n_use; k++)
+            if (u->use[k].phase == PHASE_BP)
+                return k;
+    return u->n_use;
+}
+
+double plan_gap_percent(const Plan *p)
+{
+    return p->bound_ns > 0 ? 100.0 * (double)(p->model_ns - p->bound_ns) / (double)p->bound_ns : 0;
+}
+
+/* needs: choices   fills: nothing of the plan; the contention-aware period, and the other one when model_ns is not NULL */
+Status plan_time(Diag *d, const Graph *g, const Profile *p, const Plan *plan, int64_t *iteration_ns, int64_t *model_ns)
+{
+    Arena *scratch = arena_open();
+    if (!scratch)
+        return diag_oom(d);
+    StepList *s = NULL;
+    Timeline t;
+    Status st = steps_build(d, scratch, g, plan, &s);
+    if (st == ST_OK)
+        st = steps_time(d, s, p);
+    if (st == ST_OK && iteration_ns) {
+        st = simulate(d, scratch, s, &p->device, true, &t);
+        *iteration_ns = t.period_ns;
+    }
+    if (st == ST_OK && model_ns) {
+        st = simulate(d, scratch, s, &p->device, false, &t);
+        *model_ns = t.period_ns;
+    }
+    arena_close(scratch);
+    return st;
+}
+
+static Status layout_copy(Diag *d, Arena *a, const Layout *from, Layout *to)
+{
+    *to = *from;
+    to->place = ARENA_NEW(a, Place, from->n_place);
+    if (!to->place)
+        return diag_oom(d);
+    for (int i = 0; i < from->n_place; i++) {
+        const Place *p = &from->place[i];
+        Place *q = &to->place[i];
+        q->buffer = arena_strdup(a, p->buffer);
+        q->n_piece = p->n_piece;
+        q->piece = ARENA_NEW(a, Piece, p->n_piece);
+        if (!q->buffer || !q->piece)
+            return diag_oom(d);
+        for (int k = 0; k < p->n_piece; k++)
+            q->piece[k] = p->piece[k];
+    }
+    return ST_OK;
+}
+
+static Status evaluate(Diag *d, Arena *a, Arena *scratch, const Graph *g, const Profile *p, Plan *plan)
+{
+    StepList *s;
+    Timeline with, without;
+    Layout layout = {0};
+    TRY(steps_build(d, scratch, g, plan, &s));
+    TRY(steps_time(d, s, p));
+    TRY(simulate(d, scratch, s, &p->device, true, &with));
+    TRY(simulate(d, scratch, s, &p->device, false, &without));
+    TRY(memory_plan(d, scratch, s, &p->device, &layout, &plan->live_bytes));
+    TRY(layout_copy(d, a, &layout, &plan->layout));
+    plan->iteration_ns = with.period_ns;
+    plan->model_ns = without.period_ns;
+    plan->compute_ns = without.busy_ns[STREAM_COMPUTE];
+    plan->h2d_ns = without.busy_ns[STREAM_LOAD];
+    plan->d2h_ns = without.busy_ns[STREAM_STORE];
+    plan->update_ns = without.busy_ns[STREAM_UPDATE];
+    plan->resource_bound_ns = plan->compute_ns;
+    const int64_t busy[] = {plan->h2d_ns, plan->d2h_ns, plan->update_ns};
+    for (int i = 0; i < 3; i++)
+        if (busy[i] > plan->resource_bound_ns)
+            plan->resource_bound_ns = busy[i];
+    plan->peak_bytes = layout.reserved_bytes;
+    plan->host_bytes = memory_host_bytes(s);
+    plan->milp_ns = -1;
+    return bound_make(d, g, p, plan->clip, &plan->bound_ns);
+}
+
+/* needs: choices   fills: results, layout   keeps: choices */
+Status plan_evaluate(Diag *d, Arena *a, const Graph *g, const Profile *p, Plan *plan)
+{
+    Arena *scratch = arena_open();
+    if (!scratch)
+        return diag_oom(d);
+    Status st = evaluate(d, a, scratch, g, p, plan);
+    arena_close(scratch);
+    return st;
+}
+
+/* fills: peak_bytes, live_bytes, host_bytes of the choices, without keeping the layout */
+Status plan_size(Diag *d, const Graph *g, const Profile *p, const Plan *plan, int64_t *peak_bytes, int64_t *host_bytes)
+{
+    Arena *scratch = arena_open();
+    if (!scratch)
+        return diag_oom(d);
+    StepList *s = NULL;
+    Layout layout = {0};
+    int64_t live;
+    Status st = steps_build(d, scratch, g, plan, &s);
+    if (st == ST_OK)
+        st = memory_plan(d, scratch, s, &p->device, &layout, &live);
+    if (st == ST_OK) {
+        *peak_bytes = layout.reserved_bytes;
+        *host_bytes = memory_host_bytes(s);
+    }
+    arena_close(scratch);
+    return st;
+}

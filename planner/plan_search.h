@@ -1,0 +1,91 @@
+/* plan_search.h - inside the planner: the pool of candidates that algorithms fill and that plan_make chooses from.
+ *
+ * An algorithm does not see the budgets. It proposes choices; search_try judges them by the timeline with contention, and
+ * search_size adds what they reserve. The plan is the fastest sized candidate that fits. So a larger budget chooses from a larger
+ * set and never gives a slower plan, and the least budget is simply the smallest candidate. */
+#ifndef FERRY_PLANNER_PLAN_SEARCH_H
+#define FERRY_PLANNER_PLAN_SEARCH_H
+
+#include "planner/plan.h"
+#include "planner/problem.h"
+
+typedef struct Candidate {
+    Plan plan; /* choices only */
+    const char *from; /* how it came about, for --dump and tests */
+    uint64_t key[2];
+    int64_t iteration_ns;
+    int64_t peak_bytes, host_bytes; /* -1 before search_size */
+} Candidate;
+
+typedef struct Search {
+    Diag *d;
+    Arena *a;
+    const Graph *g;
+    const Profile *p;
+    const PlanOptions *o;
+    Problem *problem;
+    int *pinned;            /* by unit: first_gpu_use by --mode, -1 when free */
+    VEC(Candidate *) found; /* each set of choices once */
+    int n_slot, *slot;      /* hash table over found, by key; heap */
+    int n_timed, n_sized;   /* evaluations so far: what bounds every search, since time would not be deterministic */
+} Search;
+
+typedef struct Algorithm {
+    const char *name;
+    const char *what; /* one line for --help */
+    Status (*propose)(Search *s);
+} Algorithm;
+const Algorithm *algorithm_find(const char *name); /* NULL: there is none */
+const Algorithm *algorithm_table(int *count);
+
+/* Heap parts of a Search, whose first six fields are set. */
+Status search_open(Search *s);
+void search_close(Search *s);
+/* Choices to start from: all GFGB, gradients ON_GPU, early. Fresh arena memory. */
+Status search_blank(Search *s, Plan *out);
+Status search_copy(Search *s, const Plan *from, Plan *out);
+/* Applies pinned modes and what has only one sense (a frozen unit has no gradient), then times the choices unless they are
+ * known. *out is owned by the pool. */
+Status search_try(Search *s, const Plan *choices, const char *from, Candidate **out);
+Status search_size(Search *s, Candidate *c);
+/* Both. */
+Status search_add(Search *s, const Plan *choices, const char *from, Candidate **out);
+/* Fastest, then the one found first. */
+Candidate *search_fastest(const Search *s);
+/* Update placement by the timeline: all early, all late, and the first k units in order of use late for a grid of k that is
+ * refined around the best. *out = the best. */
+Status search_late(Search *s, const Plan *choices, const char *from, Candidate **out);
+/* Improves by changing one unit at a time, as long as `evaluations` last and peak_bytes is kept (INT64_MAX: no limit, and no
+ * layout is made). *out = the best. */
+Status search_improve(Search *s, Candidate *from, int evaluations, int64_t peak_bytes, Candidate **out);
+/* From a candidate down to the most frugal choices; see frugal.c. */
+Status search_frugal(Search *s, const Candidate *from);
+
+/* The choices of Alg. 1 and 2 in one pair of readings. */
+Status memferry_choices(Search *s, FpReading fp, BpReading bp, Plan *out);
+/* Gradients of the exact knapsack with this limit stay on the GPU, all others go to the host. */
+Status offload_choices(Search *s, int64_t limit_bytes, Plan *inout);
+int64_t all_grad_bytes(const Graph *g);
+int64_t largest_grad_bytes(const Graph *g);
+
+/* ---- evaluation (plan_evaluate.c) ------------------------------------------------------------------------------------ */
+
+/* iteration_ns: with contention, model_ns: without; either may be NULL. */
+Status plan_time(Diag *d, const Graph *g, const Profile *p, const Plan *plan, int64_t *iteration_ns, int64_t *model_ns);
+Status plan_size(Diag *d, const Graph *g, const Profile *p, const Plan *plan, int64_t *peak_bytes, int64_t *host_bytes);
+
+/* ---- bound.c ------------------------------------------------------------------------------------------------------------- */
+
+/* *out_ns: no plan of this profile with this clip has a smaller model_ns; the proof is in bound.c. */
+Status bound_make(Diag *d, const Graph *g, const Profile *p, bool clip, int64_t *out_ns);
+
+/* ---- plan.yaml in parts (plan_yaml.c), for a graph and profile that are there already ----------------------------------- */
+
+/* The body of the file without its header line. */
+void plan_yaml_text(const Graph *g, const Plan *plan, const char *profile_path, Text *to);
+/* Everything that needs no graph. */
+Status plan_yaml_head(Diag *d, Arena *a, const char *path, YamlNode **top, Plan **out);
+/* Units and layout; the profile's hash unless force. */
+Status plan_yaml_body(Diag *d, Arena *a, const YamlNode *top, const Graph *g, const Profile *p, bool force, Plan *plan);
+
+#endif

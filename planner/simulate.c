@@ -1,0 +1,307 @@
+/* simulate.c - the timeline: when each step of a steady training loop starts and ends.
+ *
+ * needs: steps_time   fills: Timeline   keeps: the list
+ *
+ * A fluid simulation. At any moment at most one step of each stream runs. A running step has work left, counted in thousandths
+ * of a tick (a tick is a thousandth of a nanosecond); in each tick it does `rate` thousandths of work. Rates change only when a step
+ * starts or ends, so time jumps from one such event to the next: the first tick at which some step's work is done. A step that
+ * uses two classes of the link, or meets two, goes at the slowest of the rates that these pairs have.
+ *
+ * Repeating the program makes it periodic sooner or later: the state after an iteration is a function of the state before. The
+ * loop stops when an iteration starts and ends all its steps at the same distances from its beginning as one to four before it.
+ * A cycle of several iterations happens when the loop that limits the speed spans more than one of them (the host enqueues an
+ * iteration after the results of the one before the last). */
+#include <string.h>
+
+#include "planner/steps.h"
+
+enum {
+    MAX_ITERATIONS = 64,
+    RING = 8,       /* iterations whose times are kept: those that may overlap, and a cycle */
+    AHEAD = 4,      /* iterations in flight */
+    MAX_CYCLE = 4,
+    MASKS = 1 << LINK_CLASS_COUNT,
+    TICKS_PER_NS = 1000,
+};
+
+typedef struct Running {
+    int step; /* -1: idle */
+    int64_t work; /* thousandths of ticks */
+} Running;
+
+typedef struct Sim {
+    const StepList *s;
+    int64_t now; /* ticks */
+    int *queue;                      /* steps by stream, in program order */
+    int first[STREAM_COUNT + 1];     /* where each stream's queue starts */
+    int at[STREAM_COUNT], iteration[STREAM_COUNT]; /* the next (or running) step of each stream */
+    int *ended;                      /* by step: iterations of it that are over */
+    int *hosts_before;               /* by step: HOST steps before it in the program */
+    int left[RING];                  /* steps of an iteration that are not over */
+    int over;                        /* iterations that are over, all before included */
+    Running run[STREAM_COUNT];
+    int64_t *start, *end;            /* RING times n_step */
+    int rate[MASKS][MASKS];          /* of steps with the first mask while one with the second runs */
+} Sim;
+
+static Status make_rates(Diag *d, Sim *x, const DeviceFacts *f, bool contention)
+{
+    for (int a = 0; a < LINK_CLASS_COUNT; a++)
+        for (int b = 0; b < LINK_CLASS_COUNT; b++)
+            if (f->rate_permille[a][b] < 1 || f->rate_permille[a][b] > 1000)
+                return diag_fail(d, ST_MODEL, "device %s: contention rate %d of class %d beside class %d is outside 1..1000",
+                                 f->name ? f->name : "", f->rate_permille[a][b], a, b);
+    for (int own = 0; own < MASKS; own++)
+        for (int other = 0; other < MASKS; other++) {
+            int rate = 1000;
+            for (int a = 0; contention && a < LINK_CLASS_COUNT; a++)
+                for (int b = 0; b < LINK_CLASS_COUNT; b++)
+                    if ((own >> a & 1) && (other >> b & 1) && f->rate_permille[a][b] < rate)
+                        rate = f->rate_permille[a][b];
+            x->rate[own][other] = rate;
+        }
+    return ST_OK;
+}
+
+static bool stream_can_start(const Sim *x, int t)
+{
+    const StepList *s = x->s;
+    int count = x->first[t + 1] - x->first[t], hosts = x->first[STREAM_HOST + 1] - x->first[STREAM_HOST];
+    if (count == 0 || x->run[t].step >= 0)
+        return false;
+    int it = x->iteration[t], step = x->queue[x->first[t] + x->at[t]];
+    if (it >= x->over + AHEAD)
+        return false;
+    const Step *p = &s->step[step];
+    /* with h HOST steps an iteration, step `at` of iteration `it` of that stream is number it * h + at */
+    if (t != STREAM_HOST &&
+        (int64_t)x->iteration[STREAM_HOST] * hosts + x->at[STREAM_HOST] < (int64_t)it * hosts + x->hosts_before[step])
+        return false;
+    for (int k = 0; k < p->n_wait; k++)
+        if (x->ended[p->wait[k].step] < it - p->wait[k].distance + 1)
+            return false;
+    return true;
+}
+
+static void end_step(Sim *x, int t)
+{
+    const StepList *s = x->s;
+    int it = x->iteration[t], step = x->run[t].step;
+    x->end[(size_t)(it % RING) * (size_t)s->n_step + (size_t)step] = x->now;
+    x->run[t].step = -1;
+    x->ended[step]++;
+    if (++x->at[t] == x->first[t + 1] - x->first[t]) {
+        x->at[t] = 0;
+        x->iteration[t]++;
+    }
+    if (--x->left[it % RING] == 0) {
+        x->left[it % RING] = s->n_step;
+        x->over++; /* iterations end in order: each stream does them in order */
+    }
+}
+
+/* Starts everything that can start now, ending what takes no time, until nothing changes. */
+static void start_steps(Sim *x)
+{
+    const StepList *s = x->s;
+    bool changed = true;
+    while (changed) {
+        changed = false;
+        for (int t = 0; t < STREAM_COUNT; t++) {
+            int over = x->over;
+            while (x->over == over && stream_can_start(x, t)) {
+                int step = x->queue[x->first[t] + x->at[t]];
+                x->run[t].step = step;
+                x->run[t].work = s->step[step].duration_ns * TICKS_PER_NS * 1000;
+                x->start[(size_t)(x->iteration[t] % RING) * (size_t)s->n_step + (size_t)step] = x->now;
+                changed = true;
+                if (x->run[t].work > 0)
+                    break;
+                end_step(x, t);
+            }
+            if (x->over > over)
+                return; /* an iteration is over: the caller looks at it before its place in the ring is used again */
+        }
+    }
+}
+
+/* To the next event. False when nothing runs. */
+static bool advance(Sim *x)
+{
+    const StepList *s = x->s;
+    int rate[STREAM_COUNT];
+    int64_t ticks = INT64_MAX;
+    for (int t = 0; t < STREAM_COUNT; t++) {
+        if (x->run[t].step < 0)
+            continue;
+        rate[t] = 1000;
+        unsigned own = s->step[x->run[t].step].link;
+        for (int o = 0; own && o < STREAM_COUNT; o++)
+            if (o != t && x->run[o].step >= 0) {
+                int r = x->rate[own][s->step[x->run[o].step].link];
+                rate[t] = r < rate[t] ? r : rate[t];
+            }
+        int64_t need = x->run[t].work / rate[t] + (x->run[t].work % rate[t] != 0);
+        ticks = need < ticks ? need : ticks;
+    }
+    if (ticks == INT64_MAX)
+        return false;
+    x->now += ticks;
+    for (int t = 0; t < STREAM_COUNT; t++) {
+        if (x->run[t].step < 0)
+            continue;
+        x->run[t].work -= ticks * rate[t];
+        if (x->run[t].work <= 0)
+            end_step(x, t);
+    }
+    return true;
+}
+
+static int64_t iteration_start(const Sim *x, int it)
+{
+    const int64_t *start = x->start + (size_t)(it % RING) * (size_t)x->s->n_step;
+    int64_t least = start[0];
+    for (int i = 1; i < x->s->n_step; i++)
+        least = start[i] < least ? start[i] : least;
+    return least;
+}
+
+static bool same_pattern(const Sim *x, int it, int other, int64_t shift)
+{
+    size_t n = (size_t)x->s->n_step, a = (size_t)(it % RING) * n, b = (size_t)(other % RING) * n;
+    for (size_t i = n; i-- > 0;) /* updates, last in the program, settle last */
+        if (x->start[a + i] - x->start[b + i] != shift || x->end[a + i] - x->end[b + i] != shift)
+            return false;
+    return true;
+}
+
+static int64_t round_div(int64_t a, int64_t b)
+{
+    return (a + b / 2) / b;
+}
+
+/* Iteration `it` is over. True when the loop can stop; fills period and steady. */
+static bool settled(const Sim *x, int it, int64_t *starts, Timeline *out)
+{
+    starts[it % RING] = iteration_start(x, it);
+    out->iterations = it + 1;
+    /* the ring still holds it - cycle: only iterations up to it + AHEAD - 1 have started */
+    for (int cycle = 1; cycle <= MAX_CYCLE && cycle <= it; cycle++) {
+        int64_t shift = starts[it % RING] - starts[(it - cycle) % RING];
+        if (!same_pattern(x, it, it - cycle, shift))
+            continue;
+        out->steady = true;
+        out->period_ns = round_div(shift, (int64_t)cycle * TICKS_PER_NS);
+        return true;
+    }
+    if (it + 1 < MAX_ITERATIONS)
+        return false;
+    out->period_ns = round_div(starts[it % RING] - starts[(it - 1) % RING], TICKS_PER_NS);
+    return true;
+}
+
+static Status stuck(Diag *d, const Sim *x)
+{
+    char label[STEP_LABEL_BYTES];
+    for (int t = 0; t < STREAM_COUNT; t++)
+        if (x->first[t + 1] > x->first[t] && x->iteration[t] == x->over)
+            return diag_fail(d, ST_FAILED, "the timeline stops in iteration %d: %s never has all that it waits for", x->over,
+                             step_label(x->s, x->queue[x->first[t] + x->at[t]], label));
+    return diag_fail(d, ST_FAILED, "the timeline stops in iteration %d", x->over);
+}
+
+static Status run(Diag *d, Sim *x, Timeline *out)
+{
+    int64_t starts[RING] = {0};
+    bool done = false;
+    for (int seen = 0; !done;) {
+        start_steps(x);
+        if (x->over == seen && !advance(x))
+            return stuck(d, x);
+        while (x->over > seen && !done)
+            done = settled(x, seen++, starts, out);
+    }
+    const StepList *s = x->s;
+    int it = out->iterations - 1;
+    size_t at = (size_t)(it % RING) * (size_t)s->n_step;
+    for (int i = 0; i < s->n_step; i++) {
+        int64_t from = x->start[at + (size_t)i], to = x->end[at + (size_t)i], zero = starts[it % RING];
+        out->start_ns[i] = (from - zero) / TICKS_PER_NS;
+        out->end_ns[i] = (to - zero) / TICKS_PER_NS;
+        out->busy_ns[s->step[i].stream] += to - from;
+    }
+    for (int t = 0; t < STREAM_COUNT; t++) {
+        out->busy_ns[t] = round_div(out->busy_ns[t], TICKS_PER_NS);
+        /* a stream that is busy for longer than the last distance is still falling behind */
+        if (!out->steady && out->busy_ns[t] > out->period_ns)
+            out->period_ns = out->busy_ns[t];
+    }
+    return ST_OK;
+}
+
+static Status check_durations(Diag *d, const StepList *s)
+{
+    int64_t sum = 0;
+    char label[STEP_LABEL_BYTES];
+    for (int i = 0; i < s->n_step; i++) {
+        int64_t ns = s->step[i].duration_ns;
+        if (ns < 0 || s->step[i].link >= MASKS)
+            return diag_fail(d, ST_FAILED, "%s: no duration or class of the link", step_label(s, i, label));
+        if (add_overflows_i64(sum, ns, &sum) || sum > INT64_MAX / (TICKS_PER_NS * (int64_t)1000 * MAX_ITERATIONS * 2))
+            return diag_fail(d, ST_MODEL, "the steps of one iteration take more than %lld s: too long for the timeline",
+                             (long long)(INT64_MAX / (TICKS_PER_NS * (int64_t)1000 * MAX_ITERATIONS * 2) / 1000000000));
+    }
+    return ST_OK;
+}
+
+Status simulate(Diag *d, Arena *a, const StepList *s, const DeviceFacts *f, bool contention, Timeline *out)
+{
+    *out = (Timeline){0};
+    Sim x = {.s = s};
+    TRY(make_rates(d, &x, f, contention));
+    TRY(check_durations(d, s));
+    size_t n = (size_t)s->n_step;
+    Timeline result = {0};
+    result.start_ns = ARENA_NEW(a, int64_t, n);
+    result.end_ns = ARENA_NEW(a, int64_t, n);
+    if (!result.start_ns || !result.end_ns)
+        return diag_oom(d);
+    if (n == 0) {
+        result.steady = true;
+        *out = result;
+        return ST_OK;
+    }
+    int64_t *times = base_alloc(2 * RING * n * sizeof *times);
+    int *ints = base_alloc(3 * n * sizeof *ints);
+    Status status = ST_OK;
+    if (!times || !ints) {
+        status = diag_oom(d);
+    } else {
+        x.start = times;
+        x.end = times + RING * n;
+        x.queue = ints;
+        x.ended = ints + n;
+        x.hosts_before = ints + 2 * n;
+        int hosts = 0, filled = 0;
+        for (int i = 0; i < s->n_step; i++) {
+            x.hosts_before[i] = hosts;
+            hosts += s->step[i].stream == STREAM_HOST;
+        }
+        for (int t = 0; t < STREAM_COUNT; t++) {
+            x.first[t] = filled;
+            for (int i = 0; i < s->n_step; i++)
+                if ((int)s->step[i].stream == t)
+                    x.queue[filled++] = i;
+            x.run[t].step = -1;
+        }
+        x.first[STREAM_COUNT] = filled;
+        for (int r = 0; r < RING; r++)
+            x.left[r] = s->n_step;
+        status = run(d, &x, &result);
+    }
+    base_free(times);
+    base_free(ints);
+    if (status == ST_OK)
+        *out = result;
+    return status;
+}

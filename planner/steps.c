@@ -1,0 +1,548 @@
+/* steps.c - from a graph and a plan to the list of steps: buffers, steps and their accesses, in program order.
+ *
+ * needs: a checked graph, a plan whose choices are made   fills: the StepList but for duration_ns and link
+ * keeps: graph and plan
+ *
+ * Which memory an argument of a kernel means is decided in one place, steps_arg_buffer. The orderings follow from the accesses
+ * alone (steps_deps.c); here is only what is done and in which order one after the other would do it. */
+#include <string.h>
+
+#include "planner/steps.h"
+
+typedef struct Builder {
+    Diag *d;
+    Arena *a;
+    const Graph *g;
+    const Plan *plan;
+    StepList *s;
+    int *staging;          /* by input: buffer */
+    int partials, norm, loss;
+    bool *loaded;          /* by unit: its load is in the list */
+    int *first_read_node;  /* by unit: first node that reads it */
+    int *first_grad_node, *last_grad_node; /* by unit: nodes that write its gradients, -1 */
+    int *first_grad_step, *store_step;     /* by unit, -1 */
+    int last_grad_step;    /* last kernel that writes a gradient, -1 */
+    int n_arrived, *arrived; /* trainable units in the order in which their gradients are complete on the host */
+    int loss_node;         /* last node that writes the loss */
+} Builder;
+
+/* ---- where things lie --------------------------------------------------------------------------------------------------- */
+
+static const Tensor *root_of(const Graph *g, int tensor)
+{
+    return &g->tensor.at[g->tensor.at[tensor].root];
+}
+
+/* The place of (layer of the node, phase of the node) among the uses of a unit; -1 when the unit has no such use. */
+static int use_of_node(const Graph *g, const Node *n, int unit)
+{
+    const Unit *u = &g->unit[unit];
+    for (int i = 0; i < u->n_use; i++)
+        if (2 * u->use[i].layer + 1 == n->segment && u->use[i].phase == n->phase)
+            return i;
+    return -1;
+}
+
+int steps_arg_buffer(const StepList *s, const Node *n, int arg)
+{
+    const Graph *g = s->graph;
+    if (arg < 0 || arg >= FERRY_MAX_ARGS || n->arg[arg] < 0)
+        return -1;
+    int root = g->tensor.at[n->arg[arg]].root;
+    const Tensor *t = &g->tensor.at[root];
+    if (t->kind == TENSOR_GRADIENT) {
+        bool gpu = s->plan->unit[g->param[t->param].unit].grad == ON_GPU;
+        return gpu ? s->grad_buffer[t->param] : s->host_grad_buffer[t->param];
+    }
+    if (t->kind != TENSOR_PARAM)
+        return s->buffer_of_tensor[root];
+    int unit = g->param[t->param].unit, use = use_of_node(g, n, unit);
+    if (use < 0)
+        return -1;
+    return use >= s->plan->unit[unit].first_gpu_use ? s->param_buffer[t->param] : s->master_buffer[t->param];
+}
+
+bool steps_is_dha(const StepList *s, const Step *step, bool *read, bool *write)
+{
+    bool r = false, w = false;
+    if (step->kind == STEP_KERNEL)
+        for (int i = 0; i < step->n_access; i++)
+            if (s->buffer[step->access[i].buffer].pool == POOL_HOST) {
+                r = r || step->access[i].read;
+                w = w || step->access[i].write;
+            }
+    if (read)
+        *read = r;
+    if (write)
+        *write = w;
+    return r || w;
+}
+
+static int add_buffer(Builder *b, const char *prefix, const char *name, BufferKind kind, BufferPool pool, int64_t bytes)
+{
+    Buffer *buffer = &b->s->buffer[b->s->n_buffer];
+    buffer->name = name ? arena_printf(b->a, "%s:%s", prefix, name) : prefix;
+    buffer->kind = kind;
+    buffer->pool = pool;
+    buffer->bytes = bytes;
+    buffer->tensor = buffer->param = -1;
+    buffer->copies = kind == BUFFER_NORM || kind == BUFFER_LOSS ? 2 : 1;
+    buffer->preset = kind == BUFFER_CONST || kind == BUFFER_MASTER || kind == BUFFER_STATE_M || kind == BUFFER_STATE_V;
+    return b->s->n_buffer++;
+}
+
+static int add_param_buffer(Builder *b, int param, const char *prefix, BufferKind kind, BufferPool pool)
+{
+    int index = add_buffer(b, prefix, b->g->param[param].name, kind, pool, b->g->param[param].bytes);
+    b->s->buffer[index].param = param;
+    return index;
+}
+
+static int add_tensor_buffer(Builder *b, int tensor, const char *prefix, BufferKind kind, BufferPool pool)
+{
+    const Tensor *t = &b->g->tensor.at[tensor];
+    int index = add_buffer(b, prefix, t->name, kind, pool, t->bytes);
+    b->s->buffer[index].tensor = tensor;
+    return index;
+}
+
+/* Buffers of everything that a node or a transfer touches. Their final order is made by sort_buffers. */
+static Status make_buffers(Builder *b)
+{
+    const Graph *g = b->g;
+    StepList *s = b->s;
+    int tensors = g->tensor.count;
+    s->buffer = ARENA_NEW(b->a, Buffer, tensors + g->n_input + 6 * g->n_param + 3);
+    s->buffer_of_tensor = ARENA_NEW(b->a, int, tensors);
+    int *by_param = ARENA_NEW(b->a, int, 4 * (size_t)g->n_param);
+    bool *used = ARENA_NEW(b->a, bool, tensors);
+    b->staging = ARENA_NEW(b->a, int, g->n_input);
+    if (!s->buffer || !s->buffer_of_tensor || !by_param || !used || !b->staging)
+        return diag_oom(b->d);
+    s->param_buffer = by_param;
+    s->master_buffer = by_param + g->n_param;
+    s->grad_buffer = by_param + 2 * (size_t)g->n_param;
+    s->host_grad_buffer = by_param + 3 * (size_t)g->n_param;
+    for (int i = 0; i < 4 * g->n_param; i++)
+        by_param[i] = -1;
+    for (int i = 0; i < tensors; i++)
+        s->buffer_of_tensor[i] = -1;
+
+    for (int i = 0; i < g->n_input; i++) {
+        s->buffer_of_tensor[g->input[i]] = add_tensor_buffer(b, g->input[i], "input", BUFFER_INPUT, POOL_DEVICE);
+        b->staging[i] = add_tensor_buffer(b, g->input[i], "staging", BUFFER_STAGING, POOL_HOST);
+    }
+    for (int i = 0; i < g->node.count; i++)
+        for (int k = 0; k < node_n_arg(&g->node.at[i]); k++)
+            if (g->node.at[i].arg[k] >= 0)
+                used[g->tensor.at[g->node.at[i].arg[k]].root] = true;
+    for (int t = 0; t < tensors; t++) {
+        if (!used[t])
+            continue;
+        if (g->tensor.at[t].kind == TENSOR_VALUE)
+            s->buffer_of_tensor[t] = add_tensor_buffer(b, t, "act", BUFFER_VALUE, POOL_DEVICE);
+        else if (g->tensor.at[t].kind == TENSOR_CONST)
+            s->buffer_of_tensor[t] = add_tensor_buffer(b, t, "const", BUFFER_CONST, POOL_DEVICE);
+    }
+    int trainable = 0;
+    for (int p = 0; p < g->n_param; p++) {
+        const UnitPlan *u = &b->plan->unit[g->param[p].unit];
+        if (u->first_gpu_use < g->unit[g->param[p].unit].n_use)
+            s->param_buffer[p] = add_param_buffer(b, p, "param", BUFFER_PARAM, POOL_DEVICE);
+        s->master_buffer[p] = add_param_buffer(b, p, "master", BUFFER_MASTER, POOL_HOST);
+        if (!g->param[p].trainable)
+            continue;
+        trainable++;
+        if (u->grad == ON_GPU)
+            s->grad_buffer[p] = add_param_buffer(b, p, "grad", BUFFER_GRAD, POOL_DEVICE);
+        s->host_grad_buffer[p] = add_param_buffer(b, p, "host_grad", BUFFER_HOST_GRAD, POOL_HOST);
+        add_param_buffer(b, p, "m", BUFFER_STATE_M, POOL_HOST);
+        add_param_buffer(b, p, "v", BUFFER_STATE_V, POOL_HOST);
+    }
+    b->partials = add_buffer(b, "partials", NULL, BUFFER_PARTIALS, POOL_HOST, 8 * (int64_t)trainable);
+    b->norm = add_buffer(b, "norm", NULL, BUFFER_NORM, POOL_HOST, 16);
+    b->loss = add_buffer(b, "loss", NULL, BUFFER_LOSS, POOL_HOST, root_of(g, g->loss)->bytes);
+    for (int i = 0; i < s->n_buffer; i++)
+        if (!s->buffer[i].name)
+            return diag_oom(b->d);
+    if (trainable == 0)
+        return diag_fail(b->d, ST_MODEL, "the graph has no trainable parameter: there is no training step to schedule");
+    return ST_OK;
+}
+
+/* ---- steps ---------------------------------------------------------------------------------------------------------------- */
+
+/* The next step with room for `accesses`; NULL when out of memory. */
+static Step *add_step(Builder *b, StepKind kind, StepStream stream, int accesses)
+{
+    Step *step = &b->s->step[b->s->n_step];
+    *step = (Step){.kind = kind, .stream = stream, .node = -1, .unit = -1, .segment = -1};
+    step->phase = kind == STEP_STAGE || kind == STEP_LOAD_INPUT || kind == STEP_STORE_LOSS ? PHASE_FP : PHASE_BP;
+    step->access = ARENA_NEW(b->a, Access, accesses);
+    if (!step->access)
+        return NULL;
+    b->s->n_step++;
+    return step;
+}
+
+static void touch(Step *step, int buffer, bool read, bool write, int lag)
+{
+    for (int i = 0; i < step->n_access; i++)
+        if (step->access[i].buffer == buffer && step->access[i].lag == lag) {
+            step->access[i].read |= read;
+            step->access[i].write |= write;
+            return;
+        }
+    step->access[step->n_access++] = (Access){buffer, read, write, lag};
+}
+
+static Status add_unit_step(Builder *b, StepKind kind, StepStream stream, int unit, const Node *n)
+{
+    const Unit *u = &b->g->unit[unit];
+    const StepList *s = b->s;
+    Step *step = add_step(b, kind, stream, 4 * u->n_param + 2);
+    if (!step)
+        return diag_oom(b->d);
+    step->unit = unit;
+    if (n) {
+        step->segment = n->segment;
+        step->phase = n->phase;
+    }
+    for (int i = 0; i < u->n_param; i++) {
+        int p = u->param[i];
+        if (kind == STEP_LOAD) {
+            touch(step, s->master_buffer[p], true, false, 0);
+            touch(step, s->param_buffer[p], false, true, 0);
+        }
+        if (kind == STEP_LOAD || !b->g->param[p].trainable)
+            continue;
+        if (kind == STEP_STORE) {
+            touch(step, s->grad_buffer[p], true, false, 0);
+            touch(step, s->host_grad_buffer[p], false, true, 0);
+        } else {
+            touch(step, s->host_grad_buffer[p], true, false, 0);
+        }
+        if (kind == STEP_ADAMW) {
+            touch(step, s->master_buffer[p], true, true, 0);
+            /* the two states follow the host gradient, see make_buffers */
+            touch(step, s->host_grad_buffer[p] + 1, true, true, 0);
+            touch(step, s->host_grad_buffer[p] + 2, true, true, 0);
+        }
+    }
+    if (kind == STEP_SQNORM)
+        touch(step, b->partials, false, true, 0);
+    if (kind == STEP_ADAMW && b->plan->clip)
+        touch(step, b->norm, true, false, 0);
+    return ST_OK;
+}
+
+/* Facts about units that the order of the program depends on. */
+static Status scan_nodes(Builder *b)
+{
+    const Graph *g = b->g;
+    size_t units = (size_t)g->n_unit;
+    int *at = ARENA_NEW(b->a, int, 6 * units);
+    b->loaded = ARENA_NEW(b->a, bool, units);
+    if (!at || !b->loaded)
+        return diag_oom(b->d);
+    for (size_t i = 0; i < 6 * units; i++)
+        at[i] = -1;
+    b->first_read_node = at;
+    b->first_grad_node = at + units;
+    b->last_grad_node = at + 2 * units;
+    b->first_grad_step = at + 3 * units;
+    b->store_step = at + 4 * units;
+    b->arrived = at + 5 * units;
+    b->last_grad_step = b->loss_node = -1;
+    for (int i = 0; i < g->node.count; i++) {
+        const Node *n = &g->node.at[i];
+        int outs = node_n_out(n);
+        for (int k = 0; k < node_n_arg(n); k++) {
+            if (n->arg[k] < 0)
+                continue;
+            const Tensor *t = root_of(g, n->arg[k]);
+            if (k < outs && t == root_of(g, g->loss))
+                b->loss_node = i;
+            if (t->kind == TENSOR_PARAM && k >= outs) {
+                int unit = g->param[t->param].unit;
+                if (b->first_read_node[unit] < 0)
+                    b->first_read_node[unit] = i;
+                if (use_of_node(g, n, unit) < 0)
+                    return diag_fail(b->d, ST_FAILED, "node %s: reads unit %s in segment %d, which is none of its uses", n->name,
+                                     g->unit[unit].name, n->segment);
+            }
+            if (t->kind == TENSOR_GRADIENT && k < outs) {
+                int unit = g->param[t->param].unit;
+                if (b->first_grad_node[unit] < 0)
+                    b->first_grad_node[unit] = i;
+                b->last_grad_node[unit] = i;
+            }
+        }
+    }
+    if (b->loss_node < 0)
+        return diag_fail(b->d, ST_FAILED, "no node writes the loss %s", g->tensor.at[g->loss].name);
+    for (int u = 0; u < g->n_unit; u++)
+        if (g->unit[u].grad_bytes > 0 && b->last_grad_node[u] < 0)
+            return diag_fail(b->d, ST_FAILED, "no node writes a gradient of the trainable unit %s", g->unit[u].name);
+    return ST_OK;
+}
+
+static Status add_kernel(Builder *b, int index)
+{
+    const Graph *g = b->g;
+    const Node *n = &g->node.at[index];
+    int outs = node_n_out(n), args = node_n_arg(n);
+    for (int k = outs; k < args; k++) {
+        const Tensor *t = n->arg[k] < 0 ? NULL : root_of(g, n->arg[k]);
+        if (!t || t->kind != TENSOR_PARAM)
+            continue;
+        int unit = g->param[t->param].unit;
+        if (b->loaded[unit] || use_of_node(g, n, unit) < b->plan->unit[unit].first_gpu_use)
+            continue;
+        b->loaded[unit] = true;
+        TRY(add_unit_step(b, STEP_LOAD, STREAM_LOAD, unit, n));
+    }
+    Step *step = add_step(b, STEP_KERNEL, STREAM_COMPUTE, args);
+    if (!step)
+        return diag_oom(b->d);
+    step->node = index;
+    step->segment = n->segment;
+    step->phase = n->phase;
+    int me = b->s->n_step - 1, stored[FERRY_MAX_ARGS], n_stored = 0;
+    for (int k = 0; k < args; k++) {
+        if (n->arg[k] < 0)
+            continue;
+        int buffer = steps_arg_buffer(b->s, n, k);
+        if (buffer < 0)
+            return diag_fail(b->d, ST_FAILED, "node %s: argument %d (%s) has no buffer", n->name, k,
+                             g->tensor.at[n->arg[k]].name);
+        touch(step, buffer, k >= outs || n->call.accumulate, k < outs, 0);
+        const Tensor *t = root_of(g, n->arg[k]);
+        if (t->kind != TENSOR_GRADIENT || k >= outs)
+            continue;
+        int unit = g->param[t->param].unit;
+        b->last_grad_step = me;
+        if (b->first_grad_step[unit] < 0)
+            b->first_grad_step[unit] = me;
+        bool known = b->last_grad_node[unit] != index;
+        for (int i = 0; i < n_stored; i++)
+            known = known || stored[i] == unit;
+        if (!known)
+            stored[n_stored++] = unit;
+    }
+    for (int i = 0; i < n_stored; i++) {
+        b->arrived[b->n_arrived++] = stored[i];
+        if (b->plan->unit[stored[i]].grad != ON_GPU)
+            continue;
+        b->store_step[stored[i]] = b->s->n_step;
+        TRY(add_unit_step(b, STEP_STORE, STREAM_STORE, stored[i], n));
+    }
+    if (index == b->loss_node) {
+        Step *store = add_step(b, STEP_STORE_LOSS, STREAM_STORE, 2);
+        if (!store)
+            return diag_oom(b->d);
+        store->segment = n->segment;
+        touch(store, b->s->buffer_of_tensor[g->tensor.at[g->loss].root], true, false, 0);
+        touch(store, b->loss, false, true, 0);
+    }
+    return ST_OK;
+}
+
+/* Late updates run in the next step's order of first use, so that what is needed first is ready first. */
+static Status add_updates(Builder *b)
+{
+    const Graph *g = b->g;
+    for (int i = 0; i < b->n_arrived; i++) {
+        int unit = b->arrived[i];
+        TRY(add_unit_step(b, STEP_SQNORM, STREAM_UPDATE, unit, NULL));
+        if (!b->plan->clip && !b->plan->unit[unit].late)
+            TRY(add_unit_step(b, STEP_ADAMW, STREAM_UPDATE, unit, NULL));
+    }
+    Step *norm = add_step(b, STEP_NORM, STREAM_UPDATE, 2);
+    if (!norm)
+        return diag_oom(b->d);
+    touch(norm, b->partials, true, false, 0);
+    touch(norm, b->norm, false, true, 0);
+    for (int i = 0; i < b->n_arrived; i++)
+        if (b->plan->clip && !b->plan->unit[b->arrived[i]].late)
+            TRY(add_unit_step(b, STEP_ADAMW, STREAM_UPDATE, b->arrived[i], NULL));
+    int *late = ARENA_NEW(b->a, int, g->node.count + g->n_unit);
+    int *next = ARENA_NEW(b->a, int, g->n_unit);
+    if (!late || !next)
+        return diag_oom(b->d);
+    /* buckets by first reading node: a chain of units each; a unit that no node reads comes last */
+    int buckets = g->node.count + 1;
+    for (int i = 0; i < buckets; i++)
+        late[i] = -1;
+    for (int u = g->n_unit - 1; u >= 0; u--)
+        if (g->unit[u].grad_bytes > 0 && b->plan->unit[u].late) {
+            int at = b->first_read_node[u] < 0 ? buckets - 1 : b->first_read_node[u];
+            next[u] = late[at];
+            late[at] = u;
+        }
+    for (int i = 0; i < buckets; i++)
+        for (int u = late[i]; u >= 0; u = next[u])
+            TRY(add_unit_step(b, STEP_ADAMW, STREAM_UPDATE, u, NULL));
+    return ST_OK;
+}
+
+static Status make_steps(Builder *b)
+{
+    const Graph *g = b->g;
+    b->s->step = ARENA_NEW(b->a, Step, (size_t)g->node.count + 4 * (size_t)g->n_unit + 5);
+    if (!b->s->step)
+        return diag_oom(b->d);
+    Step *stage = add_step(b, STEP_STAGE, STREAM_HOST, g->n_input);
+    Step *load = stage ? add_step(b, STEP_LOAD_INPUT, STREAM_LOAD, 2 * g->n_input) : NULL;
+    if (!load)
+        return diag_oom(b->d);
+    for (int i = 0; i < g->n_input; i++) {
+        touch(stage, b->staging[i], false, true, 0);
+        touch(load, b->staging[i], true, false, 0);
+        touch(load, b->s->buffer_of_tensor[g->input[i]], false, true, 0);
+    }
+    for (int i = 0; i < g->node.count; i++)
+        TRY(add_kernel(b, i));
+    for (int u = 0; u < g->n_unit; u++)
+        if (!b->loaded[u] && b->plan->unit[u].first_gpu_use < g->unit[u].n_use)
+            return diag_fail(b->d, ST_FAILED, "unit %s: no node reads it at its use %d", g->unit[u].name,
+                             b->plan->unit[u].first_gpu_use);
+    TRY(add_updates(b));
+    Step *collect = add_step(b, STEP_COLLECT, STREAM_HOST, 2);
+    if (!collect)
+        return diag_oom(b->d);
+    touch(collect, b->loss, true, false, 1);
+    touch(collect, b->norm, true, false, 1);
+    return ST_OK;
+}
+
+/* Device buffers by first access, then the host's in the order in which they were made. */
+static Status sort_buffers(Builder *b)
+{
+    StepList *s = b->s;
+    int *to = ARENA_NEW(b->a, int, s->n_buffer);
+    Buffer *sorted = ARENA_NEW(b->a, Buffer, s->n_buffer);
+    if (!to || !sorted)
+        return diag_oom(b->d);
+    for (int i = 0; i < s->n_buffer; i++)
+        to[i] = -1;
+    int count = 0;
+    for (int i = 0; i < s->n_step; i++)
+        for (int k = 0; k < s->step[i].n_access; k++) {
+            int buffer = s->step[i].access[k].buffer;
+            if (s->buffer[buffer].pool == POOL_DEVICE && to[buffer] < 0)
+                to[buffer] = count++;
+        }
+    s->n_device = count;
+    for (int i = 0; i < s->n_buffer; i++)
+        if (to[i] < 0)
+            to[i] = count++;
+    for (int i = 0; i < s->n_buffer; i++)
+        sorted[to[i]] = s->buffer[i];
+    s->buffer = sorted;
+    for (int i = 0; i < s->n_step; i++)
+        for (int k = 0; k < s->step[i].n_access; k++)
+            s->step[i].access[k].buffer = to[s->step[i].access[k].buffer];
+    for (int i = 0; i < b->g->tensor.count; i++)
+        if (s->buffer_of_tensor[i] >= 0)
+            s->buffer_of_tensor[i] = to[s->buffer_of_tensor[i]];
+    for (int i = 0; i < 4 * b->g->n_param; i++)
+        if (s->param_buffer[i] >= 0) /* the four maps are one array */
+            s->param_buffer[i] = to[s->param_buffer[i]];
+    return ST_OK;
+}
+
+/* ---- orderings that no access asks for ------------------------------------------------------------------------------------ */
+
+/* Gradient window. At the first write of unit i, a unit is open from its own first write to the end of its store. One whose
+ * store comes later in the program (a tied table that gathers to the end) is open whatever is done. Of the others, the latest
+ * may stay open as long as all fit; since stores run in order, waiting for the latest one that does not fit closes all before.
+ * The stores of the previous iteration come before the first one of this. */
+static Status window_orderings(const Builder *b, Ordering *out, int *n_out)
+{
+    const Graph *g = b->g;
+    int64_t window = b->plan->gradient_window_bytes;
+    int n = 0, count = 0;
+    int *stored = ARENA_NEW(b->a, int, g->n_unit);
+    *n_out = 0;
+    if (!stored)
+        return diag_oom(b->d);
+    if (window <= 0)
+        return ST_OK;
+    for (int i = 0; i < b->n_arrived; i++)
+        if (b->store_step[b->arrived[i]] >= 0)
+            stored[n++] = b->arrived[i];
+    for (int i = 0; i < n; i++) {
+        int unit = stored[i], first = b->first_grad_step[unit];
+        int64_t bytes = g->unit[unit].grad_bytes;
+        int done = 0; /* stored[0, done) are stored before the first write in the program */
+        for (int k = 0; k < n; k++) {
+            int other = stored[k];
+            done += b->store_step[other] < first ? 1 : 0;
+            if (other != unit && b->store_step[other] > first && b->first_grad_step[other] < first)
+                bytes += g->unit[other].grad_bytes;
+        }
+        int k = 1, at = -1;
+        for (; k <= n; k++) {
+            at = (done - k + n) % n;
+            bytes += g->unit[stored[at]].grad_bytes;
+            if (bytes > window)
+                break;
+        }
+        if (k <= n)
+            out[count++] = (Ordering){b->store_step[stored[at]], first, done - k >= 0 ? 0 : 1};
+    }
+    *n_out = count;
+    return ST_OK;
+}
+
+static Status add_waits(Builder *b)
+{
+    StepList *s = b->s;
+    Ordering *extra = ARENA_NEW(b->a, Ordering, b->g->n_unit + 2);
+    if (!extra)
+        return diag_oom(b->d);
+    int n = 0;
+    TRY(window_orderings(b, extra, &n));
+    if (b->plan->update_after_bp) {
+        int first = 0, last_store = -1;
+        while (s->step[first].stream != STREAM_UPDATE)
+            first++;
+        for (int i = 0; i < first; i++)
+            last_store = s->step[i].kind == STEP_STORE ? i : last_store;
+        if (last_store >= 0)
+            extra[n++] = (Ordering){last_store, first, 0};
+        extra[n++] = (Ordering){b->last_grad_step, first, 0};
+    }
+    return steps_derive_waits(b->d, b->a, s, extra, n);
+}
+
+static Status check_plan(Diag *d, const Graph *g, const Plan *plan)
+{
+    if (plan->n_unit != g->n_unit)
+        return diag_fail(d, ST_MODEL, "the plan has %d units, the graph %d", plan->n_unit, g->n_unit);
+    for (int u = 0; u < g->n_unit; u++)
+        if (plan->unit[u].first_gpu_use < 0 || plan->unit[u].first_gpu_use > g->unit[u].n_use)
+            return diag_fail(d, ST_MODEL, "unit %s: the plan serves it from its use %d on, but it has %d", g->unit[u].name,
+                             plan->unit[u].first_gpu_use, g->unit[u].n_use);
+    return ST_OK;
+}
+
+Status steps_build(Diag *d, Arena *a, const Graph *g, const Plan *plan, StepList **out)
+{
+    *out = NULL;
+    TRY(check_plan(d, g, plan));
+    StepList *s = ARENA_NEW(a, StepList, 1);
+    if (!s)
+        return diag_oom(d);
+    s->graph = g;
+    s->plan = plan;
+    Builder b = {.d = d, .a = a, .g = g, .plan = plan, .s = s};
+    TRY(make_buffers(&b));
+    TRY(scan_nodes(&b));
+    TRY(make_steps(&b));
+    TRY(sort_buffers(&b));
+    TRY(add_waits(&b));
+    *out = s;
+    return ST_OK;
+}

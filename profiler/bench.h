@@ -1,0 +1,66 @@
+/* bench.h - the measuring bench on a device of libferry: streams, memory, and the one way in which anything is timed.
+ *
+ * A run is: a gate that holds the stream, an event, the work, an event; then the gate opens. All work is enqueued by then, so
+ * the events enclose what the stream does and not how fast the caller enqueues. The time is the difference of their
+ * completion. */
+#ifndef FERRY_PROFILER_BENCH_H
+#define FERRY_PROFILER_BENCH_H
+
+#include <semaphore.h>
+
+#include "profiler/make.h"
+
+enum {
+    BENCH_STREAMS = 4,     /* by ferry_stream_kind */
+    TILE_BYTES = 512 << 10, /* staging buffer, from which memory is filled */
+    BENCH_ALIGNMENT = 64,
+};
+
+typedef struct Bench {
+    Diag *diag;
+    const Graph *graph;
+    const ProfileOptions *options;
+    ferry_device *device;
+    ferry_stream *stream[BENCH_STREAMS];
+    ferry_event *start[BENCH_STREAMS], *end[BENCH_STREAMS];
+    sem_t gate[BENCH_STREAMS];
+    ferry_pool *pool;      /* as large as the segment that needs most */
+    int64_t pool_bytes;
+    void *tile;            /* pinned, TILE_BYTES */
+    int64_t *sample;       /* repeats */
+    const char *what;      /* being measured, for messages */
+    int done, total;       /* progress */
+} Bench;
+
+/* ST_FAILED with what is being measured and ferry_error(), unless the call succeeded. */
+Status bench_check(const Bench *b, ferry_status status);
+#define TRY_FERRY(bench, call) TRY(bench_check((bench), (call)))
+
+Status bench_open(Diag *d, const Graph *g, const ProfileOptions *options, int64_t pool_bytes, Arena *a, Bench *b);
+void bench_close(Bench *b); /* also after a failed open */
+
+/* Pinned memory; freed by ferry_host_free. */
+Status bench_pinned(const Bench *b, int64_t bytes, void **out);
+
+/* Enqueues the work of one run on the stream. */
+typedef Status BenchJob(Bench *b, ferry_stream *s, void *context);
+/* Median and spread of the job on the stream of this kind: warm-up runs, then the repeats. */
+Status bench_time(Bench *b, ferry_stream_kind kind, BenchJob *job, void *context, Timing *out);
+/* One job on each of two streams, started together, once. *overlap_ns: while both ran; *outside_ns: what a needed besides. */
+Status bench_pair(Bench *b, ferry_stream_kind kind_a, BenchJob *job_a, void *context_a, ferry_stream_kind kind_b,
+                  BenchJob *job_b, void *context_b, int64_t *overlap_ns, int64_t *outside_ns);
+/* Sorts. The middle sample, and half the distance between the quartiles. */
+Timing timing_of(int64_t *sample, int count);
+
+/* Fills `bytes` of elements with valid contents: floats in [0.02, 0.06), integers and truth values in [0, limit). Device
+ * memory by copies through the tile. Waits. */
+Status bench_fill(Bench *b, void *p, bool on_device, ferry_dtype dtype, int64_t count, int64_t limit);
+/* The same with given data. */
+Status bench_copy_in(Bench *b, void *p, bool on_device, const void *data, int64_t bytes);
+
+void bench_progress(Bench *b, const char *name);
+
+/* Rates of the classes against each other, by running pairs at once. */
+Status host_contention(Bench *b, DeviceFacts *f);
+
+#endif

@@ -1,0 +1,605 @@
+/* host_clock.c - times measured on the host backend, through the calls that an emitted schedule makes.
+ *
+ * needs: the frame of a profile       fills: all times, DHA bytes, device facts
+ * keeps: the graph                    spoils: nothing
+ *
+ * Every segment and phase is measured on its own, with what it touches in a device pool that is as large as the one that
+ * needs most: a model that does not fit can be profiled as long as each of its layers fits. Parameters and gradients have
+ * a second place in pinned memory; the four combinations of a backward run the same kernels with other pointers.
+ *
+ * Products run on one thread, as they do in training: libferry sets that.
+ *
+ * Segments that are equal in all that matters to time (kernels, sizes, which arguments are the same) are measured once: a
+ * model of many equal blocks takes as long as one of them. */
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "profiler/bench.h"
+
+/* Stack of a measurement that was made, by the signature of what was measured. */
+typedef struct Known {
+    char key[33];
+    Timing timing[4];
+} Known;
+
+typedef struct Memory {
+    int64_t device_bytes; /* of one segment and phase */
+    int64_t pinned_bytes;
+} Memory;
+
+typedef struct Clock {
+    Bench bench;
+    Arena *arena;
+    const Graph *graph;
+    Profile *profile;
+    Work work;
+    int64_t *limit;      /* by root tensor: integers are below it */
+    int *root, *local;   /* of the current group: group_roots() */
+    void **on_gpu;       /* by root tensor, of the current group */
+    void **on_host;      /* the same for parameters and gradients */
+    void **pointer;      /* by tensor: what the current combination uses */
+    VEC(Known) known;
+} Clock;
+
+static int64_t aligned(int64_t bytes)
+{
+    return (bytes + BENCH_ALIGNMENT - 1) / BENCH_ALIGNMENT * BENCH_ALIGNMENT;
+}
+
+/* ---- valid integers --------------------------------------------------------------------------------------------------- */
+
+static void bound(const Graph *g, int64_t *limit, const Node *n, int arg, int64_t below)
+{
+    int root = arg_root(g, n, arg);
+    if (root >= 0 && below < limit[root])
+        limit[root] = below;
+}
+
+/* Ids must lie in the vocabulary of the embedding that reads them and labels in the classes; the rest of the integers are
+ * masks and counters, 0 or 1. An id that is computed passes its bound on to what it is copied from. */
+static Status bound_integers(Clock *c, Diag *d)
+{
+    const Graph *g = c->graph;
+    c->limit = ARENA_NEW(c->arena, int64_t, g->tensor.count);
+    if (!c->limit)
+        return diag_oom(d);
+    for (int i = 0; i < g->tensor.count; i++)
+        c->limit[i] = INT64_MAX;
+    for (int i = g->node.count - 1; i >= 0; i--) {
+        const Node *n = &g->node.at[i];
+        int out = node_n_arg(n) > 0 ? arg_root(g, n, 0) : -1;
+        switch (n->call.op) {
+        case FERRY_OP_EMBEDDING:
+            bound(g, c->limit, n, 2, n->call.k);
+            break;
+        case FERRY_OP_EMBEDDING_GRAD:
+            bound(g, c->limit, n, 2, n->call.k);
+            break;
+        case FERRY_OP_XENT:
+            bound(g, c->limit, n, 4, n->call.n);
+            break;
+        case FERRY_OP_XENT_GRAD:
+            bound(g, c->limit, n, 4, n->call.n);
+            break;
+        case FERRY_OP_CAST:
+        case FERRY_OP_COPY:
+            if (out >= 0)
+                bound(g, c->limit, n, 1, c->limit[out]);
+            break;
+        case FERRY_OP_WHERE:
+            for (int arg = 2; out >= 0 && arg < 4; arg++)
+                bound(g, c->limit, n, arg, c->limit[out]);
+            break;
+        default:
+            break;
+        }
+    }
+    for (int i = 0; i < g->tensor.count; i++)
+        if (c->limit[i] == INT64_MAX)
+            c->limit[i] = 2;
+    return ST_OK;
+}
+
+/* ---- memory of one segment and phase ------------------------------------------------------------------------------------- */
+
+static bool has_host_place(const Tensor *t)
+{
+    return t->kind == TENSOR_PARAM || t->kind == TENSOR_GRADIENT;
+}
+
+/* The tensors of a group, each once, in order of first use: fills root[] and returns their count. local[r] is the place of
+ * r in root[] (a stale entry points to another tensor or beyond the end, so nothing is ever cleared). */
+static int group_roots(Clock *c, int group)
+{
+    const Graph *g = c->graph;
+    int count = 0;
+    for (int i = c->work.start[group]; i < c->work.start[group + 1]; i++) {
+        const Node *n = &g->node.at[c->work.node[i]];
+        for (int arg = 0; arg < node_n_arg(n); arg++) {
+            int root = arg_root(g, n, arg);
+            if (root < 0 || (c->local[root] < count && c->root[c->local[root]] == root))
+                continue;
+            c->local[root] = count;
+            c->root[count++] = root;
+        }
+    }
+    return count;
+}
+
+/* Assigns the places of root[0..count), from the start of the pool and of `pinned` (NULL: sizes only). */
+static Status place_roots(Clock *c, int count, char *pinned, Memory *out)
+{
+    *out = (Memory){0};
+    for (int i = 0; i < count; i++) {
+        int root = c->root[i];
+        const Tensor *t = &c->graph->tensor.at[root];
+        if (pinned) {
+            c->on_gpu[root] = ferry_pool_at(c->bench.pool, out->device_bytes);
+            c->on_host[root] = has_host_place(t) ? pinned + out->pinned_bytes : NULL;
+        }
+        if (add_overflows_i64(out->device_bytes, aligned(t->bytes), &out->device_bytes) ||
+            (has_host_place(t) && add_overflows_i64(out->pinned_bytes, aligned(t->bytes), &out->pinned_bytes)))
+            return diag_fail(c->bench.diag, ST_MODEL, "tensor '%s': it and its neighbours are larger than any memory",
+                             t->name);
+    }
+    return ST_OK;
+}
+
+static Status fill_tensor(Clock *c, int root)
+{
+    Bench *b = &c->bench;
+    const Tensor *t = &c->graph->tensor.at[root];
+    if (t->kind == TENSOR_CONST && t->data)
+        return bench_copy_in(b, c->on_gpu[root], true, t->data, t->bytes);
+    TRY(bench_fill(b, c->on_gpu[root], true, t->dtype, t->count, c->limit[root]));
+    return c->on_host[root] ? bench_fill(b, c->on_host[root], false, t->dtype, t->count, c->limit[root]) : ST_OK;
+}
+
+/* The device memory for measuring: the most that a segment, a unit or an input needs. */
+static Status most_memory(Clock *c, Memory *out)
+{
+    const Graph *g = c->graph;
+    *out = (Memory){0};
+    for (int group = 0; group < 2 * g->n_segment; group++) {
+        Memory m;
+        TRY(place_roots(c, group_roots(c, group), NULL, &m));
+        if (m.device_bytes > out->device_bytes)
+            out->device_bytes = m.device_bytes;
+        if (m.pinned_bytes > out->pinned_bytes)
+            out->pinned_bytes = m.pinned_bytes;
+    }
+    for (int i = 0; i < g->n_unit; i++) {
+        int64_t bytes = 0;
+        for (int k = 0; k < g->unit[i].n_param; k++)
+            if (add_overflows_i64(bytes, aligned(g->param[g->unit[i].param[k]].bytes), &bytes))
+                return diag_fail(c->bench.diag, ST_MODEL, "unit '%s': larger than any memory", g->unit[i].name);
+        if (bytes > out->device_bytes)
+            out->device_bytes = bytes;
+    }
+    for (int i = 0; i < g->n_input; i++)
+        if (g->tensor.at[g->input[i]].bytes > out->device_bytes)
+            out->device_bytes = g->tensor.at[g->input[i]].bytes;
+    return ST_OK;
+}
+
+/* ---- equal work is measured once ------------------------------------------------------------------------------------------ */
+
+/* Everything that the time depends on: the calls, which arguments are one tensor, and what these are. */
+static void describe_group(Clock *c, int group, Text *to)
+{
+    const Graph *g = c->graph;
+    int count = group_roots(c, group);
+    text_add(to, "%s\n", group % 2 ? "bp" : "fp");
+    for (int i = c->work.start[group]; i < c->work.start[group + 1]; i++) {
+        const Node *n = &g->node.at[c->work.node[i]];
+        const ferry_kernel *k = &n->call;
+        text_add(to, "%d %d %d %d %d%d%d %lld %lld %lld %d %u %a %a %lld", (int)k->op, (int)k->fn, (int)k->dtype,
+                 (int)k->dtype2, k->trans_a, k->trans_b, k->accumulate, (long long)k->m, (long long)k->k, (long long)k->n,
+                 k->rank, k->axes, k->alpha, k->eps, (long long)k->ignore_index);
+        for (int r = 0; r < k->rank; r++)
+            text_add(to, " %lld:%lld:%lld:%lld", (long long)k->dim[r], (long long)k->stride[0][r],
+                     (long long)k->stride[1][r], (long long)k->stride[2][r]);
+        text_add(to, " %lld %lld", (long long)k->offset[0], (long long)k->offset[1]);
+        for (int arg = 0; arg < node_n_arg(n); arg++)
+            text_add(to, " %d", arg_root(g, n, arg) < 0 ? -1 : c->local[arg_root(g, n, arg)]);
+        text_add(to, "\n");
+    }
+    for (int i = 0; i < count; i++) {
+        const Tensor *t = &g->tensor.at[c->root[i]];
+        text_add(to, "%d %d %lld %lld\n", (int)t->kind, (int)t->dtype, (long long)t->bytes, (long long)c->limit[c->root[i]]);
+    }
+}
+
+/* The measurement with this description, or a new entry. *found says which. */
+static Status find_known(Clock *c, const Text *description, bool *found, Known **out)
+{
+    if (description->failed)
+        return diag_oom(c->bench.diag);
+    char key[33];
+    hash_hex(description->at, description->size, key);
+    for (int i = 0; i < c->known.count; i++) {
+        if (strcmp(c->known.at[i].key, key) == 0) {
+            *found = true;
+            *out = &c->known.at[i];
+            return ST_OK;
+        }
+    }
+    Known *k = VEC_PUSH(&c->known);
+    if (!k)
+        return diag_oom(c->bench.diag);
+    *k = (Known){0};
+    memcpy(k->key, key, sizeof key);
+    *found = false;
+    *out = k;
+    return ST_OK;
+}
+
+/* ---- segments ---------------------------------------------------------------------------------------------------------------- */
+
+typedef struct GroupJob {
+    Clock *clock;
+    int group;
+} GroupJob;
+
+static Status launch_group(Bench *b, ferry_stream *s, void *context)
+{
+    const GroupJob *job = context;
+    const Clock *c = job->clock;
+    const Graph *g = c->graph;
+    for (int i = c->work.start[job->group]; i < c->work.start[job->group + 1]; i++) {
+        const Node *n = &g->node.at[c->work.node[i]];
+        ferry_kernel call = node_call(g, n, c->pointer);
+        if (ferry_launch(s, &call) != FERRY_OK)
+            return diag_fail(b->diag, ST_FAILED, "measuring node '%s' (%s): %s", n->name, n->onnx_op, ferry_error());
+    }
+    return ST_OK;
+}
+
+static void choose_places(Clock *c, int group, Where params, Where grads)
+{
+    const Graph *g = c->graph;
+    for (int i = c->work.start[group]; i < c->work.start[group + 1]; i++) {
+        const Node *n = &g->node.at[c->work.node[i]];
+        for (int arg = 0; arg < node_n_arg(n); arg++) {
+            int root = arg_root(g, n, arg);
+            if (root < 0)
+                continue;
+            TensorKind kind = g->tensor.at[root].kind;
+            bool host = (kind == TENSOR_PARAM && params == ON_HOST) || (kind == TENSOR_GRADIENT && grads == ON_HOST);
+            c->pointer[n->arg[arg]] = host ? c->on_host[root] : c->on_gpu[root];
+        }
+    }
+}
+
+/* All combinations of a group into timing[2 * parameters + gradients]. A place that no kernel of it uses is not measured
+ * again: noise between equal runs would look like a gain to the planner. */
+static Status measure_group(Clock *c, int group, char *pinned, Timing timing[4])
+{
+    Memory used;
+    int count = group_roots(c, group);
+    bool params = false, grads = false;
+    TRY(place_roots(c, count, pinned, &used));
+    for (int i = 0; i < count; i++) {
+        TRY(fill_tensor(c, c->root[i]));
+        params |= c->graph->tensor.at[c->root[i]].kind == TENSOR_PARAM;
+        grads |= c->graph->tensor.at[c->root[i]].kind == TENSOR_GRADIENT;
+    }
+    for (int i = 0; i < 4; i++) {
+        int same = (params ? i & 2 : 0) | (grads ? i & 1 : 0);
+        if (same != i) {
+            timing[i] = timing[same];
+            continue;
+        }
+        GroupJob job = {c, group};
+        choose_places(c, group, (Where)(i / 2), (Where)(i % 2));
+        TRY(bench_time(&c->bench, FERRY_STREAM_COMPUTE, launch_group, &job, &timing[i]));
+    }
+    return ST_OK;
+}
+
+static Status segment_bytes(Clock *c, int group, LayerProfile *l)
+{
+    for (int i = c->work.start[group]; i < c->work.start[group + 1]; i++) {
+        const Node *n = &c->graph->node.at[c->work.node[i]];
+        DhaBytes bytes;
+        TRY(node_dha_bytes(c->bench.diag, c->graph, n, (DhaTiles){1, 0}, &bytes));
+        *(n->phase == PHASE_FP ? &l->fp_dha_bytes : &l->bp_dha_bytes) += bytes.param_read;
+        l->grad_dha_bytes += bytes.grad_write;
+    }
+    return ST_OK;
+}
+
+static Status measure_segment(Clock *c, int segment, Phase phase, char *pinned)
+{
+    Profile *p = c->profile;
+    int group = 2 * segment + (int)phase, index = segment / 2;
+    Timing timing[4] = {0};
+    bool layer = segment % 2 == 1;
+    c->bench.what = layer ? p->layer[index].name : index < p->n_layer ? p->layer[index].name : "the loss";
+    if (c->work.start[group] < c->work.start[group + 1]) {
+        Text description = {0};
+        Known *known = NULL;
+        bool found = false;
+        describe_group(c, group, &description);
+        Status status = find_known(c, &description, &found, &known);
+        text_free(&description);
+        TRY(status);
+        if (!found)
+            TRY(measure_group(c, group, pinned, known->timing));
+        memcpy(timing, known->timing, sizeof timing);
+    }
+    bench_progress(&c->bench, c->bench.what);
+    if (!layer) {
+        *(phase == PHASE_FP ? &p->between[index].fp : &p->between[index].bp) = timing[0];
+        return ST_OK;
+    }
+    LayerProfile *l = &p->layer[index];
+    for (int i = 0; i < 4; i++) {
+        if (phase == PHASE_FP)
+            l->fp[i / 2] = timing[i & 2];
+        else
+            l->bp[i / 2][i % 2] = timing[i];
+    }
+    return segment_bytes(c, group, l);
+}
+
+/* ---- units: loads, stores, the optimizer ----------------------------------------------------------------------------------- */
+
+typedef struct UnitJob {
+    const Graph *graph;
+    const Unit *unit;
+    char *pinned[4]; /* parameters, gradients, and the optimizer's two states */
+    char *device;
+    double *sum;
+} UnitJob;
+
+typedef Status ParamWork(Bench *b, ferry_stream *s, const UnitJob *job, const Param *p, int index, int64_t at);
+
+static Status each_param(Bench *b, ferry_stream *s, const UnitJob *job, bool trainable, ParamWork *work)
+{
+    int64_t at = 0;
+    for (int i = 0; i < job->unit->n_param; i++) {
+        const Param *p = &job->graph->param[job->unit->param[i]];
+        if (p->trainable || !trainable)
+            TRY(work(b, s, job, p, i, at));
+        at += aligned(p->bytes);
+    }
+    return ST_OK;
+}
+
+static Status load_param(Bench *b, ferry_stream *s, const UnitJob *job, const Param *p, int index, int64_t at)
+{
+    (void)index;
+    return bench_check(b, ferry_copy_h2d(s, job->device + at, job->pinned[0] + at, p->bytes));
+}
+
+static Status store_gradient(Bench *b, ferry_stream *s, const UnitJob *job, const Param *p, int index, int64_t at)
+{
+    (void)index;
+    return bench_check(b, ferry_copy_d2h(s, job->pinned[1] + at, job->device + at, p->bytes));
+}
+
+static Status norm_gradient(Bench *b, ferry_stream *s, const UnitJob *job, const Param *p, int index, int64_t at)
+{
+    return bench_check(b, ferry_sqnorm(s, job->graph->precision, &job->sum[index], job->pinned[1] + at, p->count));
+}
+
+static Status update_param(Bench *b, ferry_stream *s, const UnitJob *job, const Param *p, int index, int64_t at)
+{
+    (void)index;
+    const ferry_adamw_args args = {.lr = 1e-4, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8, .weight_decay = 0.01, .step = 1};
+    return bench_check(b, ferry_adamw(s, job->graph->precision, job->pinned[0] + at, job->pinned[2] + at,
+                                      job->pinned[3] + at, job->pinned[1] + at, NULL, p->count, args));
+}
+
+static Status load_unit(Bench *b, ferry_stream *s, void *job)
+{
+    return each_param(b, s, job, false, load_param);
+}
+
+static Status store_unit(Bench *b, ferry_stream *s, void *job)
+{
+    return each_param(b, s, job, true, store_gradient);
+}
+
+static Status norm_unit(Bench *b, ferry_stream *s, void *job)
+{
+    return each_param(b, s, job, true, norm_gradient);
+}
+
+static Status update_unit(Bench *b, ferry_stream *s, void *job)
+{
+    return each_param(b, s, job, true, update_param);
+}
+
+static Status time_unit(Clock *c, UnitJob *job, int64_t elements, Timing timing[4])
+{
+    Bench *b = &c->bench;
+    for (int i = 0; i < 4; i++)
+        TRY(bench_fill(b, job->pinned[i], false, c->graph->precision, elements, 0));
+    TRY(bench_fill(b, job->device, true, c->graph->precision, elements, 0));
+    TRY(bench_time(b, FERRY_STREAM_LOAD, load_unit, job, &timing[0]));
+    if (job->unit->grad_bytes == 0)
+        return ST_OK;
+    TRY(bench_time(b, FERRY_STREAM_STORE, store_unit, job, &timing[1]));
+    TRY(bench_time(b, FERRY_STREAM_UPDATE, norm_unit, job, &timing[2]));
+    return bench_time(b, FERRY_STREAM_UPDATE, update_unit, job, &timing[3]);
+}
+
+static Status measure_unit(Clock *c, int index)
+{
+    const Graph *g = c->graph;
+    const Unit *u = &g->unit[index];
+    UnitProfile *out = &c->profile->unit[index];
+    Text description = {0};
+    Known *known = NULL;
+    bool found = false;
+    int64_t bytes = 0;
+    c->bench.what = out->name;
+    text_add(&description, "unit");
+    for (int i = 0; i < u->n_param; i++) {
+        const Param *p = &g->param[u->param[i]];
+        bytes += aligned(p->bytes);
+        text_add(&description, " %lld%s", (long long)p->count, p->trainable ? "" : "-");
+    }
+    Status status = find_known(c, &description, &found, &known);
+    text_free(&description);
+    TRY(status);
+    if (!found) {
+        void *pinned, *sum;
+        int64_t four;
+        if (mul_overflows_i64(bytes, 4, &four))
+            return diag_fail(c->bench.diag, ST_MODEL, "unit '%s': larger than any memory", u->name);
+        TRY(bench_pinned(&c->bench, four, &pinned));
+        status = bench_pinned(&c->bench, u->n_param * (int64_t)sizeof(double), &sum);
+        if (status == ST_OK) {
+            UnitJob job = {.graph = g, .unit = u, .device = ferry_pool_at(c->bench.pool, 0), .sum = sum};
+            for (int i = 0; i < 4; i++)
+                job.pinned[i] = (char *)pinned + i * bytes;
+            status = time_unit(c, &job, bytes / (int64_t)ferry_dtype_bytes(g->precision), known->timing);
+            ferry_host_free(c->bench.device, sum);
+        }
+        ferry_host_free(c->bench.device, pinned);
+        TRY(status);
+    }
+    out->load = known->timing[0];
+    out->store = known->timing[1];
+    out->norm = known->timing[2];
+    out->update = known->timing[3];
+    bench_progress(&c->bench, out->name);
+    return ST_OK;
+}
+
+/* ---- inputs, loss, clipping --------------------------------------------------------------------------------------------------- */
+
+typedef struct EdgeJob {
+    const Graph *graph;
+    char *pinned;
+    char *device;
+    int count; /* partial sums */
+} EdgeJob;
+
+/* One after the other into the same place, which fits the largest. */
+static Status load_inputs(Bench *b, ferry_stream *s, void *context)
+{
+    const EdgeJob *job = context;
+    const Graph *g = job->graph;
+    for (int i = 0; i < g->n_input; i++) {
+        const Tensor *t = &g->tensor.at[g->input[i]];
+        if (t->bytes > 0)
+            TRY_FERRY(b, ferry_copy_h2d(s, job->device, job->pinned, t->bytes));
+    }
+    return ST_OK;
+}
+
+static Status store_loss(Bench *b, ferry_stream *s, void *context)
+{
+    const EdgeJob *job = context;
+    return bench_check(b, ferry_copy_d2h(s, job->pinned, job->device, job->graph->tensor.at[job->graph->loss].bytes));
+}
+
+static Status clip_norm(Bench *b, ferry_stream *s, void *context)
+{
+    const EdgeJob *job = context;
+    double *at = (double *)(void *)job->pinned;
+    return bench_check(b, ferry_grad_norm(s, &at[0], &at[1], &at[2], job->count, 1.0));
+}
+
+static Status measure_edges(Clock *c)
+{
+    const Graph *g = c->graph;
+    Bench *b = &c->bench;
+    Profile *p = c->profile;
+    EdgeJob job = {.graph = g, .device = ferry_pool_at(b->pool, 0)};
+    int64_t bytes = g->tensor.at[g->loss].bytes;
+    for (int i = 0; i < g->n_input; i++)
+        if (g->tensor.at[g->input[i]].bytes > bytes)
+            bytes = g->tensor.at[g->input[i]].bytes;
+    for (int i = 0; i < g->n_param; i++)
+        job.count += g->param[i].trainable;
+    int64_t doubles = (int64_t)job.count + 2;
+    if (bytes < doubles * (int64_t)sizeof(double))
+        bytes = doubles * (int64_t)sizeof(double);
+    void *pinned;
+    b->what = "inputs, loss and norm";
+    TRY(bench_pinned(b, bytes, &pinned));
+    job.pinned = pinned;
+    Status status = bench_fill(b, pinned, false, FERRY_F64, doubles, 0);
+    if (status == ST_OK && g->n_input > 0)
+        status = bench_time(b, FERRY_STREAM_LOAD, load_inputs, &job, &p->input_load);
+    if (status == ST_OK)
+        status = bench_time(b, FERRY_STREAM_STORE, store_loss, &job, &p->loss_store);
+    if (status == ST_OK && job.count > 0)
+        status = bench_time(b, FERRY_STREAM_UPDATE, clip_norm, &job, &p->clip);
+    ferry_host_free(b->device, pinned);
+    return status;
+}
+
+/* ---- the whole ---------------------------------------------------------------------------------------------------------------- */
+
+/* Device and pinned memory are the same memory on the host: each gets one half by default. */
+static Status host_facts(Clock *c, DeviceFacts *f)
+{
+    int64_t pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE), bytes;
+    if (pages <= 0 || page <= 0 || mul_overflows_i64(pages, page, &bytes))
+        return diag_fail(c->bench.diag, ST_FAILED, "the system does not say how much memory it has");
+    f->name = "host";
+    f->memory_bytes = f->host_memory_bytes = bytes / 2 / page * page;
+    f->chunk_bytes = ferry_device_chunk_bytes(c->bench.device);
+    f->alignment_bytes = BENCH_ALIGNMENT;
+    f->alloc_ns = 1000; /* the backend has no caching allocator: the order of one on a GPU */
+    return ST_OK;
+}
+
+static Status measure_all(Clock *c, char *pinned)
+{
+    const Graph *g = c->graph;
+    for (int segment = 0; segment < g->n_segment; segment++)
+        TRY(measure_segment(c, segment, PHASE_FP, pinned));
+    for (int segment = g->n_segment - 1; segment >= 0; segment--)
+        TRY(measure_segment(c, segment, PHASE_BP, pinned));
+    for (int i = 0; i < g->n_unit; i++)
+        TRY(measure_unit(c, i));
+    TRY(measure_edges(c));
+    TRY(host_facts(c, &c->profile->device));
+    TRY(host_contention(&c->bench, &c->profile->device));
+    bench_progress(&c->bench, "contention");
+    return ST_OK;
+}
+
+static Status measure_on_bench(Diag *d, Clock *c, const ProfileOptions *options)
+{
+    enum { LEAST_POOL_BYTES = 64 << 10 }; /* contention needs a few buffers even beside the smallest model */
+    Memory most;
+    TRY(most_memory(c, &most));
+    int64_t pool_bytes = most.device_bytes > LEAST_POOL_BYTES ? most.device_bytes : LEAST_POOL_BYTES;
+    void *pinned = NULL;
+    Status status = bench_open(d, c->graph, options, pool_bytes, c->arena, &c->bench);
+    c->bench.total = 2 * c->graph->n_segment + c->graph->n_unit + 1;
+    if (status == ST_OK)
+        status = bench_pinned(&c->bench, most.pinned_bytes, &pinned);
+    if (status == ST_OK)
+        status = measure_all(c, pinned);
+    if (pinned)
+        ferry_host_free(c->bench.device, pinned);
+    bench_close(&c->bench);
+    return status;
+}
+
+Status host_clock(Diag *d, Arena *a, const Graph *g, const ProfileOptions *options, Profile *p)
+{
+    Clock c = {.arena = a, .graph = g, .profile = p, .bench.diag = d};
+    c.root = ARENA_NEW(a, int, g->tensor.count);
+    c.local = ARENA_NEW(a, int, g->tensor.count);
+    c.on_gpu = ARENA_NEW(a, void *, g->tensor.count);
+    c.on_host = ARENA_NEW(a, void *, g->tensor.count);
+    c.pointer = ARENA_NEW(a, void *, g->tensor.count);
+    if (!c.root || !c.local || !c.on_gpu || !c.on_host || !c.pointer)
+        return diag_oom(d);
+    TRY(work_build(d, a, g, &c.work));
+    TRY(bound_integers(&c, d));
+    Status status = measure_on_bench(d, &c, options);
+    VEC_FREE(&c.known);
+    return status;
+}

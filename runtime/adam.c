@@ -1,0 +1,227 @@
+/* adam.c - gradient norms and AdamW on an UPDATE stream: checks, tasks and the scalar arithmetic. See adam.h. */
+#include "runtime/adam.h"
+#include "runtime/backend.h"
+#include "runtime/convert.h"
+
+#include <math.h>
+
+/* ---- arithmetic ------------------------------------------------------------------------------------------------ */
+
+ferryi_adamw_numbers ferryi_adamw_prepare(const ferry_adamw_args *args, double scale)
+{
+    double step = (double)args->step;
+    return (ferryi_adamw_numbers){
+        .scale = scale,
+        .decay = 1 - args->lr * args->weight_decay,
+        .weight = 1 - args->beta1,
+        .beta2 = args->beta2,
+        .fresh = 1 - args->beta2,
+        .root2 = sqrt(1 - pow(args->beta2, step)),
+        .eps = args->eps,
+        .size = args->lr / (1 - pow(args->beta1, step)),
+    };
+}
+
+/* One body for both types. The choice between the two forms of the lerp is made in double, as it is the same for all.
+ */
+#define ADAMW_SCALAR(name, T, root)                                                                                    \
+    static void name(T *p, T *m, T *v, const T *g, int64_t n, const ferryi_adamw_numbers *a)                           \
+    {                                                                                                                  \
+        const T scale = (T)a->scale, decay = (T)a->decay, weight = (T)a->weight, beta2 = (T)a->beta2;                  \
+        const T fresh = (T)a->fresh, root2 = (T)a->root2, eps = (T)a->eps, size = (T)a->size;                          \
+        const bool small = weight < (T)0.5;                                                                            \
+        const T rest = (T)1 - weight;                                                                                  \
+        for (int64_t i = 0; i < n; i++) {                                                                              \
+            T gi = g[i] * scale, mi = m[i], pi = p[i] * decay;                                                         \
+            mi = small ? mi + weight * (gi - mi) : gi - (gi - mi) * rest;                                              \
+            T vi = v[i] * beta2 + (fresh * gi) * gi;                                                                   \
+            m[i] = mi;                                                                                                 \
+            v[i] = vi;                                                                                                 \
+            p[i] = pi - (size * mi) / (root(vi) / root2 + eps);                                                        \
+        }                                                                                                              \
+    }
+
+ADAMW_SCALAR(adamw_f32, float, sqrtf)
+ADAMW_SCALAR(adamw_f64, double, sqrt)
+
+void ferryi_adamw_scalar(ferry_dtype t, void *p, void *m, void *v, const void *g, int64_t n,
+                         const ferryi_adamw_numbers *numbers)
+{
+    if (t == FERRY_F32) {
+        adamw_f32(p, m, v, g, n, numbers);
+    } else {
+        adamw_f64(p, m, v, g, n, numbers);
+    }
+}
+
+double ferryi_sqnorm_join(const double s[8])
+{
+    return ((s[0] + s[4]) + (s[2] + s[6])) + ((s[1] + s[5]) + (s[3] + s[7]));
+}
+
+double ferryi_sqnorm_scalar(ferry_dtype t, const void *g, int64_t n)
+{
+    double sums[8] = {0};
+    for (int64_t i = 0; i < n; i++) {
+        double x = ferryi_float_at(g, t, i);
+        sums[i % 8] += x * x;
+    }
+    return ferryi_sqnorm_join(sums);
+}
+
+bool ferryi_have_avx2(void)
+{
+#if defined(__x86_64__)
+    return __builtin_cpu_supports("avx2");
+#else
+    return false;
+#endif
+}
+
+/* ---- tasks ----------------------------------------------------------------------------------------------------- */
+
+typedef struct sqnorm_task {
+    ferry_device *device;
+    ferry_dtype t;
+    double *out;
+    const void *g;
+    int64_t n;
+} sqnorm_task;
+
+static void run_sqnorm(void *args)
+{
+    const sqnorm_task *task = args;
+    ferryi_shadow_touch(task->device, task->g, task->n * (int64_t)ferry_dtype_bytes(task->t), false);
+    ferryi_shadow_touch(task->device, task->out, sizeof(double), true);
+    bool wide = (task->t == FERRY_F32 || task->t == FERRY_F64) && ferryi_have_avx2();
+    *task->out = wide ? ferryi_sqnorm_avx2(task->t, task->g, task->n) : ferryi_sqnorm_scalar(task->t, task->g, task->n);
+}
+
+typedef struct norm_task {
+    ferry_device *device;
+    double *norm, *scale;
+    const double *parts;
+    int count;
+    double clip;
+} norm_task;
+
+static void run_norm(void *args)
+{
+    const norm_task *task = args;
+    ferryi_shadow_touch(task->device, task->parts, (int64_t)sizeof(double) * task->count, false);
+    ferryi_shadow_touch(task->device, task->norm, sizeof(double), true);
+    ferryi_shadow_touch(task->device, task->scale, sizeof(double), true);
+    double sum = 0;
+    for (int i = 0; i < task->count; i++) {
+        sum += task->parts[i];
+    }
+    double norm = sqrt(sum);
+    *task->norm = norm;
+    *task->scale = task->clip > 0 && norm > task->clip ? task->clip / (norm + 1e-6) : 1;
+}
+
+typedef struct adamw_task {
+    ferry_device *device;
+    ferry_dtype t;
+    void *p, *m, *v;
+    const void *g;
+    const double *scale;
+    int64_t n;
+    ferry_adamw_args args;
+} adamw_task;
+
+static void run_adamw(void *args)
+{
+    const adamw_task *task = args;
+    int64_t bytes = task->n * (int64_t)ferry_dtype_bytes(task->t);
+    if (task->scale != NULL) {
+        ferryi_shadow_touch(task->device, task->scale, sizeof(double), false);
+    }
+    ferryi_shadow_touch(task->device, task->g, bytes, false);
+    ferryi_shadow_touch(task->device, task->p, bytes, true);
+    ferryi_shadow_touch(task->device, task->m, bytes, true);
+    ferryi_shadow_touch(task->device, task->v, bytes, true);
+    ferryi_adamw_numbers numbers = ferryi_adamw_prepare(&task->args, task->scale != NULL ? *task->scale : 1);
+    if (ferryi_have_avx2()) {
+        ferryi_adamw_avx2(task->t, task->p, task->m, task->v, task->g, task->n, &numbers);
+    } else {
+        ferryi_adamw_scalar(task->t, task->p, task->m, task->v, task->g, task->n, &numbers);
+    }
+}
+
+/* ---- calls ----------------------------------------------------------------------------------------------------- */
+
+/* The host backend would let other streams and device memory pass, and a schedule that is wrong on a GPU would look
+ * right. */
+static ferry_status check_place(const char *what, ferry_stream *s, const void *const *pointer, int count)
+{
+    if (s == NULL || s->kind != FERRY_STREAM_UPDATE) {
+        return ferryi_fail(FERRY_USAGE, "%s: %s", what,
+                           s == NULL ? "the stream is NULL" : "the stream is not an UPDATE stream");
+    }
+    for (int i = 0; i < count; i++) {
+        ferryi_region region;
+        if (ferryi_region_find(s->device, pointer[i], &region) && region.kind == FERRYI_DEVICE) {
+            return ferryi_fail(FERRY_USAGE, "%s: pointer %p is device memory; the update works on host memory", what,
+                               pointer[i]);
+        }
+    }
+    return FERRY_OK;
+}
+
+ferry_status ferry_sqnorm(ferry_stream *s, ferry_dtype t, double *out, const void *g, int64_t n)
+{
+    ferry_status status = check_place("ferry_sqnorm", s, (const void *const[]){out, g}, 2);
+    if (status != FERRY_OK) {
+        return status;
+    }
+    if (out == NULL || n < 0 || n > INT64_MAX / 8 || (n > 0 && g == NULL) || !ferryi_is_float(t)) {
+        return ferryi_fail(FERRY_USAGE,
+                           "ferry_sqnorm: a pointer is missing, n = %lld is impossible or %s is no floating type",
+                           (long long)n, ferry_dtype_name(t));
+    }
+    sqnorm_task task = {ferryi_stream_device(s), t, out, g, n};
+    return ferryi_stream_task(s, run_sqnorm, &task, sizeof task);
+}
+
+ferry_status ferry_grad_norm(ferry_stream *s, double *norm, double *scale, const double *parts, int count, double clip)
+{
+    ferry_status status = check_place("ferry_grad_norm", s, (const void *const[]){norm, scale, parts}, 3);
+    if (status != FERRY_OK) {
+        return status;
+    }
+    if (norm == NULL || scale == NULL || count < 0 || (count > 0 && parts == NULL) || isnan(clip)) {
+        return ferryi_fail(FERRY_USAGE,
+                           "ferry_grad_norm: a pointer is missing, or count = %d or clip = %g is impossible", count,
+                           clip);
+    }
+    norm_task task = {ferryi_stream_device(s), norm, scale, parts, count, clip};
+    return ferryi_stream_task(s, run_norm, &task, sizeof task);
+}
+
+ferry_status ferry_adamw(ferry_stream *s, ferry_dtype t, void *p, void *m, void *v, const void *g, const double *scale,
+                         int64_t n, ferry_adamw_args args)
+{
+    ferry_status status = check_place("ferry_adamw", s, (const void *const[]){p, m, v, g, scale}, 5);
+    if (status != FERRY_OK) {
+        return status;
+    }
+    if (t != FERRY_F32 && t != FERRY_F64) {
+        return ferryi_fail(FERRY_USAGE, "ferry_adamw: parameters of type %s are not supported, only f32 and f64",
+                           ferry_dtype_name(t));
+    }
+    if (n < 0 || n > INT64_MAX / 8 || (n > 0 && (p == NULL || m == NULL || v == NULL || g == NULL))) {
+        return ferryi_fail(FERRY_USAGE, "ferry_adamw: a pointer is missing or n = %lld is impossible", (long long)n);
+    }
+    bool rates = isfinite(args.lr) && args.lr >= 0 && isfinite(args.weight_decay) && args.weight_decay >= 0 &&
+                 isfinite(args.eps) && args.eps >= 0;
+    if (!rates || !(args.beta1 >= 0 && args.beta1 < 1) || !(args.beta2 >= 0 && args.beta2 < 1) || args.step < 1) {
+        return ferryi_fail(
+            FERRY_USAGE,
+            "ferry_adamw: lr %g, betas %g and %g, eps %g, weight decay %g, step %lld: rates are finite and not "
+            "negative, betas below 1, steps count from 1",
+            args.lr, args.beta1, args.beta2, args.eps, args.weight_decay, (long long)args.step);
+    }
+    adamw_task task = {ferryi_stream_device(s), t, p, m, v, g, scale, n, args};
+    return ferryi_stream_task(s, run_adamw, &task, sizeof task);
+}

@@ -1,0 +1,50 @@
+/* adam.h - the arithmetic of the optimizer, in two versions of equal result.
+ *
+ * A step is what torch.optim.AdamW does to one tensor when it is neither fused nor amsgrad, operation for operation:
+ *
+ *     g = g * scale                                   the clip of the gradient's norm
+ *     p = p * (1 - lr * weight_decay)
+ *     m = m + (1 - beta1) * (g - m)                   or g - (g - m) * beta1 when 1 - beta1 >= 0.5 (its lerp does so)
+ *     v = v * beta2 + ((1 - beta2) * g) * g
+ *     p = p - (lr / (1 - beta1^step)) * m / (sqrt(v) / sqrt(1 - beta2^step) + eps)
+ *
+ * The numbers that are the same for all elements are computed in double. For f32 tensors each is then rounded to float,
+ * where PyTorch does so too, and the elements are computed in float.
+ *
+ * Both versions perform the same IEEE operations on each element, none of them fused: the same bits, subnormal numbers
+ * included (neither flushes them). */
+#ifndef FERRY_RUNTIME_ADAM_H
+#define FERRY_RUNTIME_ADAM_H
+
+#include "runtime/internal.h"
+
+typedef struct ferryi_adamw_numbers {
+    double scale;  /* of the gradient */
+    double decay;  /* 1 - lr * weight_decay */
+    double weight; /* 1 - beta1, of the lerp */
+    double beta2;
+    double fresh; /* 1 - beta2 */
+    double root2; /* sqrt(1 - beta2^step) */
+    double eps;
+    double size; /* lr / (1 - beta1^step) */
+} ferryi_adamw_numbers;
+
+ferryi_adamw_numbers ferryi_adamw_prepare(const ferry_adamw_args *args, double scale);
+
+/* t: FERRY_F32 or FERRY_F64. p, m, v, g: n elements each, not overlapping; the address suits
+ * an element, no more is asked. */
+void ferryi_adamw_scalar(ferry_dtype t, void *p, void *m, void *v, const void *g, int64_t n,
+                         const ferryi_adamw_numbers *numbers);
+void ferryi_adamw_avx2(ferry_dtype t, void *p, void *m, void *v, const void *g, int64_t n,
+                       const ferryi_adamw_numbers *numbers);
+
+/* The sum of squares of a floating tensor in double. Eight partial sums, element i goes into number i mod 8; then
+ * ((s0 + s4) + (s2 + s6)) + ((s1 + s5) + (s3 + s7)). The avx2 version takes F32 and F64 only. */
+double ferryi_sqnorm_scalar(ferry_dtype t, const void *g, int64_t n);
+double ferryi_sqnorm_avx2(ferry_dtype t, const void *g, int64_t n);
+double ferryi_sqnorm_join(const double sums[8]);
+
+/* Can this machine run the avx2 versions? Where it cannot they must not be called. */
+bool ferryi_have_avx2(void);
+
+#endif

@@ -1,0 +1,422 @@
+/* kernel_check.c - what every kernel call must satisfy, whatever the backend: the table of ferry_ops.def as code.
+ *
+ * arg_elements is the heart: how far from its pointer each argument of each op reaches. The check, the access checker and
+ * the compiler's access lists all ask it, so that they cannot disagree. */
+#include "runtime/backend.h"
+
+#include <string.h>
+
+static const ferry_op_info op_table[FERRY_OP_COUNT] = {
+#define OP(ID, name, outs, ins) [FERRY_OP_##ID] = {name, outs, ins},
+#include "ferry_ops.def"
+#undef OP
+};
+
+const ferry_op_info *ferry_op_get(ferry_op op)
+{
+    return (unsigned)op < FERRY_OP_COUNT ? &op_table[op] : NULL;
+}
+
+static const char *const fn_names[FERRY_FN_COUNT] = {
+    "FERRY_FN_NONE", "FERRY_NEG",       "FERRY_ABS",  "FERRY_SQRT",   "FERRY_EXP", "FERRY_LOG",    "FERRY_TANH",
+    "FERRY_ERF",     "FERRY_SIGMOID",   "FERRY_RELU", "FERRY_RECIPROCAL", "FERRY_SIN", "FERRY_COS", "FERRY_SQUARE",
+    "FERRY_NOT",     "FERRY_ADD",       "FERRY_SUB",  "FERRY_MUL",    "FERRY_DIV", "FERRY_POW",    "FERRY_MAX",
+    "FERRY_MIN",     "FERRY_EQUAL",     "FERRY_LESS", "FERRY_LESS_EQUAL", "FERRY_GREATER", "FERRY_GREATER_EQUAL",
+    "FERRY_AND",     "FERRY_OR",        "FERRY_SUM",  "FERRY_MEAN",
+};
+
+const char *ferry_fn_name(ferry_fn f)
+{
+    return (unsigned)f < FERRY_FN_COUNT ? fn_names[f] : "unknown function";
+}
+
+/* ---- types ---------------------------------------------------------------------------------------------------------- */
+
+static bool is_float(ferry_dtype t)
+{
+    return t == FERRY_F32 || t == FERRY_F64 || t == FERRY_F16 || t == FERRY_BF16;
+}
+
+static bool is_signed(ferry_dtype t)
+{
+    return t == FERRY_I64 || t == FERRY_I32 || t == FERRY_I16 || t == FERRY_I8;
+}
+
+static bool is_comparison(ferry_fn f)
+{
+    return f >= FERRY_EQUAL && f <= FERRY_OR;
+}
+
+static ferry_dtype arg_dtype(const ferry_kernel *c, int arg)
+{
+    switch (c->op) {
+    case FERRY_OP_BINARY:
+        return arg == 0 && is_comparison(c->fn) ? FERRY_BOOL : c->dtype;
+    case FERRY_OP_WHERE:
+        return arg == 1 ? FERRY_BOOL : c->dtype;
+    case FERRY_OP_CAST:
+        return arg == 0 ? c->dtype2 : c->dtype;
+    case FERRY_OP_EMBEDDING:
+    case FERRY_OP_EMBEDDING_GRAD:
+        return arg == 2 ? c->dtype2 : c->dtype;
+    case FERRY_OP_XENT:
+    case FERRY_OP_XENT_GRAD:
+        return arg == 4 ? c->dtype2 : c->dtype;
+    default:
+        return c->dtype;
+    }
+}
+
+int64_t ferryi_kernel_element_bytes(const ferry_kernel *c, int arg)
+{
+    const ferry_op_info *info = ferry_op_get(c->op);
+    if (info == NULL || arg < 0 || arg >= info->n_out + info->n_in) {
+        return 0;
+    }
+    return (int64_t)ferry_dtype_bytes(arg_dtype(c, arg));
+}
+
+/* ---- extents -------------------------------------------------------------------------------------------------------- */
+
+static bool product(int rank, const int64_t *dim, uint32_t without, int64_t *out)
+{
+    *out = 1;
+    bool empty = false;
+    for (int i = 0; i < rank; i++) {
+        if (dim[i] < 0) {
+            return false;
+        }
+        if ((without >> i & 1) == 0) {
+            empty = empty || dim[i] == 0;
+        }
+    }
+    if (empty) {
+        *out = 0;
+        return true;
+    }
+    for (int i = 0; i < rank; i++) {
+        if ((without >> i & 1) == 0 && !ferryi_mul(*out, dim[i], out)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* *out = highest element + block of a walk over dim that starts at offset, where each step touches `block` elements; 0 for
+ * an empty walk. False when an element is below 0 or beyond 2^63. */
+static bool strided(int rank, const int64_t *dim, const int64_t *stride, int64_t offset, int64_t block, int64_t *out)
+{
+    int64_t elements, low = offset, high = offset;
+    *out = 0;
+    if (!product(rank, dim, 0, &elements)) {
+        return false;
+    }
+    if (elements == 0 || block == 0) {
+        return true;
+    }
+    for (int i = 0; i < rank; i++) {
+        int64_t last;
+        if (__builtin_mul_overflow(dim[i] - 1, stride[i], &last) ||
+            __builtin_add_overflow(last < 0 ? low : high, last, last < 0 ? &low : &high)) {
+            return false;
+        }
+    }
+    return low >= 0 && ferryi_add(high, block, out);
+}
+
+/* *out = elements from arg[i] on that an op with these sizes touches. False: a size is negative or too large. */
+static bool arg_elements(const ferry_kernel *c, int arg, int64_t *out)
+{
+    int64_t mk = 0, kn = 0, mn = 0;
+    *out = 0;
+    bool fits = ferryi_mul(c->m, c->k, &mk) && ferryi_mul(c->k, c->n, &kn) && ferryi_mul(c->m, c->n, &mn);
+    switch (c->op) {
+    case FERRY_OP_LINEAR:
+        *out = fits ? (int64_t[]){mn, mk, kn, c->n}[arg] : 0;
+        return fits;
+    case FERRY_OP_LINEAR_DX:
+        *out = fits ? (int64_t[]){mk, mn, kn}[arg] : 0;
+        return fits;
+    case FERRY_OP_LINEAR_DW:
+        *out = fits ? (int64_t[]){kn, mk, mn}[arg] : 0;
+        return fits;
+    case FERRY_OP_MATMUL:
+        return fits && strided(c->rank, c->dim, c->stride[arg], 0, (int64_t[]){mn, mk, kn}[arg], out);
+    case FERRY_OP_UNARY:
+    case FERRY_OP_UNARY_GRAD:
+    case FERRY_OP_FILL:
+    case FERRY_OP_CAST:
+        *out = c->n;
+        return c->n >= 0;
+    case FERRY_OP_BINARY:
+        return arg == 0 ? product(c->rank, c->dim, 0, out) : strided(c->rank, c->dim, c->stride[arg - 1], 0, 1, out);
+    case FERRY_OP_BINARY_GRAD_A:
+    case FERRY_OP_BINARY_GRAD_B:
+        return arg <= 1 ? product(c->rank, c->dim, 0, out) : strided(c->rank, c->dim, c->stride[arg - 2], 0, 1, out);
+    case FERRY_OP_WHERE:
+        return arg == 0 ? product(c->rank, c->dim, 0, out) : strided(c->rank, c->dim, c->stride[arg - 1], 0, 1, out);
+    case FERRY_OP_REDUCE:
+        return product(c->rank, c->dim, arg == 0 ? c->axes : 0, out);
+    case FERRY_OP_COPY:
+        return strided(c->rank, c->dim, c->stride[arg], c->offset[arg], 1, out);
+    case FERRY_OP_SOFTMAX:
+    case FERRY_OP_SOFTMAX_GRAD:
+        return ferryi_mul(c->m, c->n, out);
+    case FERRY_OP_LAYERNORM: /* y, mean, rstd; x, scale, bias */
+        *out = arg == 1 || arg == 2 ? c->m : c->n;
+        return arg == 0 || arg == 3 ? ferryi_mul(c->m, c->n, out) : c->m >= 0 && c->n >= 0;
+    case FERRY_OP_LAYERNORM_DX: /* dx; dy, x, mean, rstd, scale */
+        *out = arg == 3 || arg == 4 ? c->m : c->n;
+        return arg <= 2 ? ferryi_mul(c->m, c->n, out) : c->m >= 0 && c->n >= 0;
+    case FERRY_OP_LAYERNORM_DP: /* dscale, dbias; dy, x, mean, rstd */
+        *out = arg >= 4 ? c->m : c->n;
+        return arg == 2 || arg == 3 ? ferryi_mul(c->m, c->n, out) : c->m >= 0 && c->n >= 0;
+    case FERRY_OP_EMBEDDING:
+    case FERRY_OP_EMBEDDING_GRAD: /* y[m,n]; table[k,n], ids[m] or dtable[k,n]; dy[m,n], ids[m] */
+        *out = fits ? (int64_t[]){c->op == FERRY_OP_EMBEDDING ? mn : kn, c->op == FERRY_OP_EMBEDDING ? kn : mn, c->m}[arg]
+                    : 0;
+        return fits;
+    case FERRY_OP_XENT: /* loss, lse, count; logits, labels */
+        fits = fits && ferryi_mul(mn, c->k, &mn);
+        *out = fits ? (int64_t[]){1, mk, 1, mn, mk}[arg] : 0;
+        return fits;
+    case FERRY_OP_XENT_GRAD: /* dlogits; logits, lse, count, labels, dloss */
+        fits = fits && ferryi_mul(mn, c->k, &mn);
+        *out = fits ? (int64_t[]){mn, mn, mk, 1, mk, 1}[arg] : 0;
+        return fits;
+    default:
+        return false;
+    }
+}
+
+int64_t ferry_kernel_extent_bytes(const ferry_kernel *c, int arg)
+{
+    int64_t elements, bytes;
+    const ferry_op_info *info = ferry_op_get(c->op);
+    if (info == NULL || arg < 0 || arg >= info->n_out + info->n_in || c->arg[arg] == NULL) {
+        return 0;
+    }
+    if (c->rank < 0 || c->rank > FERRY_MAX_RANK || !arg_elements(c, arg, &elements) ||
+        !ferryi_mul(elements, ferryi_kernel_element_bytes(c, arg), &bytes)) {
+        return -1;
+    }
+    return bytes;
+}
+
+/* ---- the check ------------------------------------------------------------------------------------------------------ */
+
+static ferry_status wrong(const ferry_kernel *c, const char *what)
+{
+    return ferryi_fail(FERRY_USAGE, "kernel %s (fn %s, %s): %s", op_table[c->op].name, ferry_fn_name(c->fn),
+                       ferry_dtype_name(c->dtype), what);
+}
+
+/* NULL, or what is wrong with fn and the types. */
+static const char *check_types(const ferry_kernel *c)
+{
+    ferry_dtype t = c->dtype;
+    ferry_fn f = c->fn;
+    if (ferry_dtype_bytes(t) == 0) {
+        return "the type is unknown";
+    }
+    switch (c->op) {
+    case FERRY_OP_UNARY:
+        if (f < FERRY_NEG || f > FERRY_NOT) {
+            return "fn is not a unary function";
+        }
+        if (is_float(t) ? f == FERRY_NOT : t == FERRY_BOOL ? f != FERRY_NOT : f > FERRY_ABS || !is_signed(t)) {
+            return "the function does not exist for this type";
+        }
+        return NULL;
+    case FERRY_OP_UNARY_GRAD:
+        return !is_float(t)                                 ? "needs a floating type"
+               : f < FERRY_NEG || f > FERRY_SQUARE ? "fn is not a unary function with a derivative"
+                                                            : NULL;
+    case FERRY_OP_BINARY:
+        if (f < FERRY_ADD || f > FERRY_OR) {
+            return "fn is not a binary function";
+        }
+        if (t == FERRY_BOOL ? f != FERRY_EQUAL && f < FERRY_AND : f >= FERRY_AND) {
+            return "the function does not exist for this type";
+        }
+        return NULL;
+    case FERRY_OP_BINARY_GRAD_A:
+    case FERRY_OP_BINARY_GRAD_B:
+        return !is_float(t)                             ? "needs a floating type"
+               : f < FERRY_ADD || f > FERRY_MIN ? "fn is not a binary function with a derivative"
+                                                        : NULL;
+    case FERRY_OP_REDUCE:
+        if (f != FERRY_SUM && f != FERRY_MEAN) {
+            return "fn is not FERRY_SUM or FERRY_MEAN";
+        }
+        return is_float(t) || (f == FERRY_SUM && t != FERRY_BOOL) ? NULL : "the function does not exist for this type";
+    case FERRY_OP_COPY:
+        return !is_float(t) && (c->alpha != 1 || c->accumulate) ? "scale and accumulate need a floating type" : NULL;
+    case FERRY_OP_CAST:
+        return ferry_dtype_bytes(c->dtype2) == 0 ? "the type of the output is unknown" : NULL;
+    case FERRY_OP_FILL:
+    case FERRY_OP_WHERE:
+        return NULL;
+    case FERRY_OP_EMBEDDING:
+    case FERRY_OP_EMBEDDING_GRAD:
+    case FERRY_OP_XENT:
+    case FERRY_OP_XENT_GRAD:
+        if (c->dtype2 != FERRY_I64 && c->dtype2 != FERRY_I32) {
+            return "ids and labels must be i64 or i32";
+        }
+        return is_float(t) || c->op == FERRY_OP_EMBEDDING ? NULL : "needs a floating type";
+    default:
+        return is_float(t) ? NULL : "needs a floating type";
+    }
+}
+
+static const char *check_flags(const ferry_kernel *c)
+{
+    switch (c->op) {
+    case FERRY_OP_LINEAR_DW:
+    case FERRY_OP_MATMUL:
+    case FERRY_OP_UNARY_GRAD:
+    case FERRY_OP_REDUCE:
+    case FERRY_OP_COPY:
+    case FERRY_OP_LAYERNORM_DP:
+    case FERRY_OP_EMBEDDING_GRAD:
+        break;
+    default:
+        if (c->accumulate) {
+            return "accumulate is not allowed";
+        }
+    }
+    if (c->trans_a && c->op != FERRY_OP_MATMUL) {
+        return "trans_a is not allowed";
+    }
+    if (c->trans_b && c->op != FERRY_OP_MATMUL && c->op != FERRY_OP_LINEAR && c->op != FERRY_OP_LINEAR_DX &&
+        c->op != FERRY_OP_LINEAR_DW) {
+        return "trans_b is not allowed";
+    }
+    return NULL;
+}
+
+static bool is_optional(const ferry_kernel *c, int arg)
+{
+    switch (c->op) {
+    case FERRY_OP_LINEAR:
+        return arg == 3;
+    case FERRY_OP_LAYERNORM:
+        return arg == 5;
+    case FERRY_OP_LAYERNORM_DP:
+        return arg == 1;
+    case FERRY_OP_XENT_GRAD:
+        return arg == 5;
+    case FERRY_OP_UNARY_GRAD: {
+        bool needs_x = c->fn == FERRY_ABS || c->fn == FERRY_LOG || c->fn == FERRY_ERF || c->fn == FERRY_RELU ||
+                       c->fn == FERRY_SIN || c->fn == FERRY_COS || c->fn == FERRY_SQUARE;
+        bool needs_y = c->fn == FERRY_SQRT || c->fn == FERRY_EXP || c->fn == FERRY_TANH || c->fn == FERRY_SIGMOID ||
+                       c->fn == FERRY_RECIPROCAL;
+        return arg == 2 ? !needs_x : arg == 3 && !needs_y;
+    }
+    case FERRY_OP_BINARY_GRAD_A:
+    case FERRY_OP_BINARY_GRAD_B: /* a, b: products need the other one only, sums none */
+        if (c->fn == FERRY_ADD || c->fn == FERRY_SUB) {
+            return arg >= 2;
+        }
+        if (c->fn == FERRY_MUL) {
+            return arg == (c->op == FERRY_OP_BINARY_GRAD_A ? 2 : 3);
+        }
+        return c->fn == FERRY_DIV && c->op == FERRY_OP_BINARY_GRAD_A && arg == 2;
+    default:
+        return false;
+    }
+}
+
+static ferry_status check_args(const ferry_kernel *c)
+{
+    const ferry_op_info *info = &op_table[c->op];
+    for (int i = 0; i < info->n_out + info->n_in; i++) {
+        int64_t elements, bytes, each = ferryi_kernel_element_bytes(c, i);
+        if (!arg_elements(c, i, &elements) || !ferryi_mul(elements, each, &bytes)) {
+            return ferryi_fail(FERRY_USAGE,
+                               "kernel %s: argument %d: a size or stride is wrong (m %lld, k %lld, n %lld, rank %d): negative, "
+                               "below the first element, or beyond 2^63 bytes",
+                               info->name, i, (long long)c->m, (long long)c->k, (long long)c->n, c->rank);
+        }
+        if (c->arg[i] == NULL && bytes > 0 && !is_optional(c, i)) {
+            return ferryi_fail(FERRY_USAGE, "kernel %s (fn %s): argument %d is NULL", info->name, ferry_fn_name(c->fn), i);
+        }
+        if ((uintptr_t)c->arg[i] % (uintptr_t)each != 0) {
+            return ferryi_fail(FERRY_USAGE, "kernel %s: argument %d is not aligned to its elements of %lld bytes", info->name,
+                               i, (long long)each);
+        }
+    }
+    return FERRY_OK;
+}
+
+ferry_status ferryi_kernel_check(const ferry_kernel *c)
+{
+    if (ferry_op_get(c->op) == NULL) {
+        return ferryi_fail(FERRY_USAGE, "there is no kernel %d", (int)c->op);
+    }
+    const char *what = check_types(c);
+    if (what == NULL) {
+        what = check_flags(c);
+    }
+    if (what == NULL && (c->rank < 0 || c->rank > FERRY_MAX_RANK)) {
+        what = "the rank must be 0 to 8";
+    }
+    if (what == NULL && c->op == FERRY_OP_REDUCE && c->axes >> c->rank != 0) {
+        what = "an axis is beyond the rank";
+    }
+    return what != NULL ? wrong(c, what) : check_args(c);
+}
+
+/* ---- access checking ------------------------------------------------------------------------------------------------ */
+
+#ifdef FERRY_TSAN
+
+/* A copy with rows touches the lines of its rows and not what lies between them: neighbours may belong to others. */
+static void touch_rows(ferry_device *d, const ferry_kernel *c, int arg)
+{
+    int64_t each = ferryi_kernel_element_bytes(c, arg), index[FERRY_MAX_RANK] = {0};
+    const int64_t *stride = c->stride[arg];
+    int inner = c->rank;
+    int64_t row = 1;
+    while (inner > 0 && (stride[inner - 1] == row || c->dim[inner - 1] == 1)) {
+        row *= c->dim[--inner];
+    }
+    for (;;) {
+        int64_t at = c->offset[arg];
+        for (int i = 0; i < inner; i++) {
+            at += index[i] * stride[i];
+        }
+        ferryi_shadow_touch(d, (char *)c->arg[arg] + at * each, row * each, arg == 0);
+        int i = inner - 1;
+        while (i >= 0 && ++index[i] == c->dim[i]) {
+            index[i--] = 0;
+        }
+        if (i < 0) {
+            return;
+        }
+    }
+}
+
+void ferryi_kernel_touch(ferry_device *d, const ferry_kernel *c)
+{
+    const ferry_op_info *info = &op_table[c->op];
+    for (int i = 0; i < info->n_out + info->n_in; i++) {
+        int64_t bytes = ferry_kernel_extent_bytes(c, i);
+        if (bytes > 0 && c->op == FERRY_OP_COPY) {
+            touch_rows(d, c, i);
+        } else {
+            ferryi_shadow_touch(d, c->arg[i], bytes, i < info->n_out); /* accumulating is a write too */
+        }
+    }
+}
+
+#else
+
+void ferryi_kernel_touch(ferry_device *d, const ferry_kernel *c)
+{
+    (void)d;
+    (void)c;
+}
+
+#endif

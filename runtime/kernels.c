@@ -1,0 +1,336 @@
+/* kernels.c - launching, and the named calls that fill a ferry_kernel. */
+#include "runtime/backend.h"
+
+#include <string.h>
+
+ferry_status ferry_launch(ferry_stream *s, const ferry_kernel *call)
+{
+    if (s == NULL || call == NULL) {
+        return ferryi_fail(FERRY_USAGE, "ferry_launch: the %s is NULL", s == NULL ? "stream" : "call");
+    }
+    ferry_status status = ferryi_kernel_check(call);
+    return status != FERRY_OK ? status : s->device->backend->launch(s, call);
+}
+
+/* ---- filling in ----------------------------------------------------------------------------------------------------- */
+
+/* The kernel's arguments are not const: one field holds outputs and inputs. Inputs are never written. */
+static void *in(const void *p)
+{
+    return (void *)(uintptr_t)p;
+}
+
+static ferry_kernel start(ferry_op op, ferry_dtype t, unsigned flags)
+{
+    ferry_kernel c = {.op = op, .dtype = t, .alpha = 1};
+    c.trans_a = (flags & FERRY_TRANS_A) != 0;
+    c.trans_b = (flags & FERRY_TRANS_B) != 0;
+    c.accumulate = (flags & FERRY_ACCUMULATE) != 0;
+    return c;
+}
+
+static ferry_kernel start_mkn(ferry_op op, ferry_dtype t, unsigned flags, int64_t m, int64_t k, int64_t n)
+{
+    ferry_kernel c = start(op, t, flags);
+    c.m = m;
+    c.k = k;
+    c.n = n;
+    return c;
+}
+
+/* Copies rank dimensions and the strides that are not NULL. A wrong rank is kept for the check to name. */
+static void set_dims(ferry_kernel *c, int rank, const int64_t *dim, const int64_t *s0, const int64_t *s1,
+                     const int64_t *s2)
+{
+    const int64_t *strides[3] = {s0, s1, s2};
+    c->rank = rank;
+    for (int i = 0; i < rank && i < FERRY_MAX_RANK; i++) {
+        c->dim[i] = dim[i];
+        for (int a = 0; a < 3; a++) {
+            c->stride[a][i] = strides[a] != NULL ? strides[a][i] : 0;
+        }
+    }
+}
+
+/* ---- products ------------------------------------------------------------------------------------------------------- */
+
+ferry_status ferry_linear(ferry_stream *s, ferry_dtype t, void *y, const void *x, const void *w, const void *b, int64_t m,
+                          int64_t k, int64_t n, unsigned flags)
+{
+    ferry_kernel c = start_mkn(FERRY_OP_LINEAR, t, flags, m, k, n);
+    c.arg[0] = y;
+    c.arg[1] = in(x);
+    c.arg[2] = in(w);
+    c.arg[3] = in(b);
+    return ferry_launch(s, &c);
+}
+
+ferry_status ferry_linear_dx(ferry_stream *s, ferry_dtype t, void *dx, const void *dy, const void *w, int64_t m, int64_t k,
+                             int64_t n, unsigned flags)
+{
+    ferry_kernel c = start_mkn(FERRY_OP_LINEAR_DX, t, flags, m, k, n);
+    c.arg[0] = dx;
+    c.arg[1] = in(dy);
+    c.arg[2] = in(w);
+    return ferry_launch(s, &c);
+}
+
+ferry_status ferry_linear_dw(ferry_stream *s, ferry_dtype t, void *dw, const void *x, const void *dy, int64_t m, int64_t k,
+                             int64_t n, unsigned flags)
+{
+    ferry_kernel c = start_mkn(FERRY_OP_LINEAR_DW, t, flags, m, k, n);
+    c.arg[0] = dw;
+    c.arg[1] = in(x);
+    c.arg[2] = in(dy);
+    return ferry_launch(s, &c);
+}
+
+ferry_status ferry_matmul(ferry_stream *s, ferry_dtype t, void *y, const void *a, const void *b, int64_t m, int64_t k,
+                          int64_t n, int rank, const int64_t *dim, const int64_t *y_stride, const int64_t *a_stride,
+                          const int64_t *b_stride, double alpha, unsigned flags)
+{
+    ferry_kernel c = start_mkn(FERRY_OP_MATMUL, t, flags, m, k, n);
+    set_dims(&c, rank, dim, y_stride, a_stride, b_stride);
+    c.alpha = alpha;
+    c.arg[0] = y;
+    c.arg[1] = in(a);
+    c.arg[2] = in(b);
+    return ferry_launch(s, &c);
+}
+
+/* ---- element by element --------------------------------------------------------------------------------------------- */
+
+ferry_status ferry_unary(ferry_stream *s, ferry_dtype t, ferry_fn fn, void *y, const void *x, int64_t n)
+{
+    ferry_kernel c = start(FERRY_OP_UNARY, t, 0);
+    c.fn = fn;
+    c.n = n;
+    c.arg[0] = y;
+    c.arg[1] = in(x);
+    return ferry_launch(s, &c);
+}
+
+ferry_status ferry_unary_grad(ferry_stream *s, ferry_dtype t, ferry_fn fn, void *dx, const void *dy, const void *x,
+                              const void *y, int64_t n, unsigned flags)
+{
+    ferry_kernel c = start(FERRY_OP_UNARY_GRAD, t, flags);
+    c.fn = fn;
+    c.n = n;
+    c.arg[0] = dx;
+    c.arg[1] = in(dy);
+    c.arg[2] = in(x);
+    c.arg[3] = in(y);
+    return ferry_launch(s, &c);
+}
+
+ferry_status ferry_binary(ferry_stream *s, ferry_dtype t, ferry_fn fn, void *y, const void *a, const void *b, int rank,
+                          const int64_t *dim, const int64_t *a_stride, const int64_t *b_stride)
+{
+    ferry_kernel c = start(FERRY_OP_BINARY, t, 0);
+    c.fn = fn;
+    set_dims(&c, rank, dim, a_stride, b_stride, NULL);
+    c.arg[0] = y;
+    c.arg[1] = in(a);
+    c.arg[2] = in(b);
+    return ferry_launch(s, &c);
+}
+
+static ferry_status binary_grad(ferry_op op, ferry_stream *s, ferry_dtype t, ferry_fn fn, void *g, const void *dy,
+                                const void *a, const void *b, int rank, const int64_t *dim, const int64_t *a_stride,
+                                const int64_t *b_stride)
+{
+    ferry_kernel c = start(op, t, 0);
+    c.fn = fn;
+    set_dims(&c, rank, dim, a_stride, b_stride, NULL);
+    c.arg[0] = g;
+    c.arg[1] = in(dy);
+    c.arg[2] = in(a);
+    c.arg[3] = in(b);
+    return ferry_launch(s, &c);
+}
+
+ferry_status ferry_binary_grad_a(ferry_stream *s, ferry_dtype t, ferry_fn fn, void *g, const void *dy, const void *a,
+                                 const void *b, int rank, const int64_t *dim, const int64_t *a_stride,
+                                 const int64_t *b_stride)
+{
+    return binary_grad(FERRY_OP_BINARY_GRAD_A, s, t, fn, g, dy, a, b, rank, dim, a_stride, b_stride);
+}
+
+ferry_status ferry_binary_grad_b(ferry_stream *s, ferry_dtype t, ferry_fn fn, void *g, const void *dy, const void *a,
+                                 const void *b, int rank, const int64_t *dim, const int64_t *a_stride,
+                                 const int64_t *b_stride)
+{
+    return binary_grad(FERRY_OP_BINARY_GRAD_B, s, t, fn, g, dy, a, b, rank, dim, a_stride, b_stride);
+}
+
+ferry_status ferry_where(ferry_stream *s, ferry_dtype t, void *y, const void *cond, const void *a, const void *b, int rank,
+                         const int64_t *dim, const int64_t *cond_stride, const int64_t *a_stride, const int64_t *b_stride)
+{
+    ferry_kernel c = start(FERRY_OP_WHERE, t, 0);
+    set_dims(&c, rank, dim, cond_stride, a_stride, b_stride);
+    c.arg[0] = y;
+    c.arg[1] = in(cond);
+    c.arg[2] = in(a);
+    c.arg[3] = in(b);
+    return ferry_launch(s, &c);
+}
+
+ferry_status ferry_reduce(ferry_stream *s, ferry_dtype t, ferry_fn fn, void *y, const void *x, int rank, const int64_t *dim,
+                          uint32_t axes, unsigned flags)
+{
+    ferry_kernel c = start(FERRY_OP_REDUCE, t, flags);
+    c.fn = fn;
+    c.axes = axes;
+    set_dims(&c, rank, dim, NULL, NULL, NULL);
+    c.arg[0] = y;
+    c.arg[1] = in(x);
+    return ferry_launch(s, &c);
+}
+
+/* ---- moving --------------------------------------------------------------------------------------------------------- */
+
+ferry_status ferry_copy(ferry_stream *s, ferry_dtype t, void *y, const void *x, int rank, const int64_t *dim,
+                        int64_t y_offset, const int64_t *y_stride, int64_t x_offset, const int64_t *x_stride, double alpha,
+                        unsigned flags)
+{
+    ferry_kernel c = start(FERRY_OP_COPY, t, flags);
+    set_dims(&c, rank, dim, y_stride, x_stride, NULL);
+    c.offset[0] = y_offset;
+    c.offset[1] = x_offset;
+    c.alpha = alpha;
+    c.arg[0] = y;
+    c.arg[1] = in(x);
+    return ferry_launch(s, &c);
+}
+
+ferry_status ferry_fill(ferry_stream *s, ferry_dtype t, void *y, double value, int64_t n)
+{
+    ferry_kernel c = start(FERRY_OP_FILL, t, 0);
+    c.alpha = value;
+    c.n = n;
+    c.arg[0] = y;
+    return ferry_launch(s, &c);
+}
+
+ferry_status ferry_cast(ferry_stream *s, ferry_dtype to, void *y, ferry_dtype from, const void *x, int64_t n)
+{
+    ferry_kernel c = start(FERRY_OP_CAST, from, 0);
+    c.dtype2 = to;
+    c.n = n;
+    c.arg[0] = y;
+    c.arg[1] = in(x);
+    return ferry_launch(s, &c);
+}
+
+/* ---- rows ----------------------------------------------------------------------------------------------------------- */
+
+ferry_status ferry_softmax(ferry_stream *s, ferry_dtype t, void *y, const void *x, int64_t m, int64_t n)
+{
+    ferry_kernel c = start_mkn(FERRY_OP_SOFTMAX, t, 0, m, 0, n);
+    c.arg[0] = y;
+    c.arg[1] = in(x);
+    return ferry_launch(s, &c);
+}
+
+ferry_status ferry_softmax_grad(ferry_stream *s, ferry_dtype t, void *dx, const void *dy, const void *y, int64_t m, int64_t n)
+{
+    ferry_kernel c = start_mkn(FERRY_OP_SOFTMAX_GRAD, t, 0, m, 0, n);
+    c.arg[0] = dx;
+    c.arg[1] = in(dy);
+    c.arg[2] = in(y);
+    return ferry_launch(s, &c);
+}
+
+ferry_status ferry_layernorm(ferry_stream *s, ferry_dtype t, void *y, void *mean, void *rstd, const void *x,
+                             const void *scale, const void *bias, int64_t m, int64_t n, double eps)
+{
+    ferry_kernel c = start_mkn(FERRY_OP_LAYERNORM, t, 0, m, 0, n);
+    c.eps = eps;
+    c.arg[0] = y;
+    c.arg[1] = mean;
+    c.arg[2] = rstd;
+    c.arg[3] = in(x);
+    c.arg[4] = in(scale);
+    c.arg[5] = in(bias);
+    return ferry_launch(s, &c);
+}
+
+ferry_status ferry_layernorm_dx(ferry_stream *s, ferry_dtype t, void *dx, const void *dy, const void *x, const void *mean,
+                                const void *rstd, const void *scale, int64_t m, int64_t n)
+{
+    ferry_kernel c = start_mkn(FERRY_OP_LAYERNORM_DX, t, 0, m, 0, n);
+    c.arg[0] = dx;
+    c.arg[1] = in(dy);
+    c.arg[2] = in(x);
+    c.arg[3] = in(mean);
+    c.arg[4] = in(rstd);
+    c.arg[5] = in(scale);
+    return ferry_launch(s, &c);
+}
+
+ferry_status ferry_layernorm_dp(ferry_stream *s, ferry_dtype t, void *dscale, void *dbias, const void *dy, const void *x,
+                                const void *mean, const void *rstd, int64_t m, int64_t n, unsigned flags)
+{
+    ferry_kernel c = start_mkn(FERRY_OP_LAYERNORM_DP, t, flags, m, 0, n);
+    c.arg[0] = dscale;
+    c.arg[1] = dbias;
+    c.arg[2] = in(dy);
+    c.arg[3] = in(x);
+    c.arg[4] = in(mean);
+    c.arg[5] = in(rstd);
+    return ferry_launch(s, &c);
+}
+
+/* ---- ids and labels -------------------------------------------------------------------------------------------------- */
+
+ferry_status ferry_embedding(ferry_stream *s, ferry_dtype t, void *y, const void *table, ferry_dtype id_type,
+                             const void *ids, int64_t m, int64_t k, int64_t n)
+{
+    ferry_kernel c = start_mkn(FERRY_OP_EMBEDDING, t, 0, m, k, n);
+    c.dtype2 = id_type;
+    c.arg[0] = y;
+    c.arg[1] = in(table);
+    c.arg[2] = in(ids);
+    return ferry_launch(s, &c);
+}
+
+ferry_status ferry_embedding_grad(ferry_stream *s, ferry_dtype t, void *dtable, const void *dy, ferry_dtype id_type,
+                                  const void *ids, int64_t m, int64_t k, int64_t n, unsigned flags)
+{
+    ferry_kernel c = start_mkn(FERRY_OP_EMBEDDING_GRAD, t, flags, m, k, n);
+    c.dtype2 = id_type;
+    c.arg[0] = dtable;
+    c.arg[1] = in(dy);
+    c.arg[2] = in(ids);
+    return ferry_launch(s, &c);
+}
+
+ferry_status ferry_xent(ferry_stream *s, ferry_dtype t, void *loss, void *lse, void *count, const void *logits,
+                        ferry_dtype label_type, const void *labels, int64_t m, int64_t n, int64_t k, int64_t ignore_index)
+{
+    ferry_kernel c = start_mkn(FERRY_OP_XENT, t, 0, m, k, n);
+    c.dtype2 = label_type;
+    c.ignore_index = ignore_index;
+    c.arg[0] = loss;
+    c.arg[1] = lse;
+    c.arg[2] = count;
+    c.arg[3] = in(logits);
+    c.arg[4] = in(labels);
+    return ferry_launch(s, &c);
+}
+
+ferry_status ferry_xent_grad(ferry_stream *s, ferry_dtype t, void *dlogits, const void *logits, const void *lse,
+                             const void *count, ferry_dtype label_type, const void *labels, const void *dloss, int64_t m,
+                             int64_t n, int64_t k, int64_t ignore_index)
+{
+    ferry_kernel c = start_mkn(FERRY_OP_XENT_GRAD, t, 0, m, k, n);
+    c.dtype2 = label_type;
+    c.ignore_index = ignore_index;
+    c.arg[0] = dlogits;
+    c.arg[1] = in(logits);
+    c.arg[2] = in(lse);
+    c.arg[3] = in(count);
+    c.arg[4] = in(labels);
+    c.arg[5] = in(dloss);
+    return ferry_launch(s, &c);
+}
