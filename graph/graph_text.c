@@ -71,8 +71,10 @@ static void print_node(const Graph *g, int index, Text *to)
         text_add(to, " %s", t->name);
         if (t->root != n->arg[k])
             text_add(to, "(%s)", g->tensor.at[t->root].name);
-        if (k < n_out)
+        if (k < n_out) {
+            text_add(to, " ");
             print_shape(t, to);
+        }
     }
     text_add(to, " ; %s %s\n", n->onnx_op, n->name);
 }

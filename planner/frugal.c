@@ -22,6 +22,7 @@ enum {
     REFINE = 16,  /* places tried in gaps */
     POINTS = 5,   /* places of a priced path that are worked on further */
     IMPROVE = 60, /* single changes tried at each of them */
+    INHERIT = 6,  /* places after each that start from its work */
     WINDOWS = 4   /* gradient windows: 1, 2, 4, 8 times the largest gradient */
 };
 
@@ -143,7 +144,7 @@ static int widest_gap(const Path *path)
 }
 
 /* The update placement and single changes at a place that do not need more memory; gradient windows. */
-static Status work_on(Search *s, Candidate *c)
+static Status work_on(Search *s, Candidate *c, Candidate **out)
 {
     Candidate *best;
     TRY(search_late(s, &c->plan, "frugal, updates moved", &best));
@@ -159,6 +160,7 @@ static Status work_on(Search *s, Candidate *c)
         p.gradient_window_bytes = window;
         TRY(search_add(s, &p, "frugal, gradient window", &with));
     }
+    *out = best;
     return ST_OK;
 }
 
@@ -177,11 +179,21 @@ static Status walk(Search *s, const Candidate *from, const Move *move, int n, in
         TRY(try_at(s, &path, k));
     }
     for (int i = 0; i <= POINTS && units >= 0; i++) {
-        int k = (int)((int64_t)units * i / POINTS);
+        int k = (int)((int64_t)units * i / POINTS), next = (int)((int64_t)units * (i + 1) / POINTS);
+        Candidate *worked, *c;
         TRY(try_at(s, &path, k));
-        TRY(work_on(s, path.at[k]));
+        TRY(work_on(s, path.at[k], &worked));
+        /* The moves up to the next such place, made from the better choices. */
+        Plan p;
+        TRY(search_copy(s, &worked->plan, &p));
+        for (int at = k; i < POINTS && at < next; at++) {
+            make_move(s, &p, &move[at]);
+            if ((at - k + 1) * INHERIT / (next - k) > (at - k) * INHERIT / (next - k))
+                TRY(search_add(s, &p, "frugal, inherited", &c));
+        }
     }
-    return units >= 0 ? work_on(s, path.at[n]) : ST_OK;
+    Candidate *last;
+    return units >= 0 ? work_on(s, path.at[n], &last) : ST_OK;
 }
 
 Status search_frugal(Search *s, const Candidate *from)

@@ -56,7 +56,8 @@ Status bench_pinned(const Bench *b, int64_t bytes, void **out)
     return bench_check(b, ferry_host_alloc(b->device, bytes > 0 ? bytes : 1, out));
 }
 
-/* ---- contents --------------------------------------------------------------------------------------------------------- */
+/* ---- contents
+ * --------------------------------------------------------------------------------------------------------- */
 
 /* The next number of a fixed sequence (splitmix64). */
 static uint64_t next_random(uint64_t *state)
@@ -67,8 +68,8 @@ static uint64_t next_random(uint64_t *state)
     return z ^ (z >> 31);
 }
 
-/* All positive and of one magnitude: no operator of a model makes a NaN, an infinity or a denormal of these in a few steps, and
- * those would be slower (or faster) than what training sees. */
+/* All positive and of one magnitude: no operator of a model makes a NaN, an infinity or a denormal of these in a few
+ * steps, and those would be slower (or faster) than what training sees. */
 static double small_number(uint64_t *state)
 {
     return 0.02 + 0.04 * (double)(next_random(state) >> 11) / 9007199254740992.0;
@@ -149,7 +150,8 @@ Status bench_copy_in(Bench *b, void *p, bool on_device, const void *data, int64_
     return ST_OK;
 }
 
-/* ---- time ---------------------------------------------------------------------------------------------------------------- */
+/* ---- time
+ * ---------------------------------------------------------------------------------------------------------------- */
 
 static void wait_gate(void *gate)
 {
@@ -172,7 +174,8 @@ static void meet(void *context)
             sched_yield();
 }
 
-/* Enqueues gate, meeting (if any), event, work, event. The gate must be opened afterwards, also on failure: *gated says so. */
+/* Enqueues gate, meeting (if any), event, work, event. The gate must be opened afterwards, also on failure: *gated says
+ * so. */
 static Status enqueue_run(Bench *b, ferry_stream_kind kind, BenchJob *job, void *context, Meeting *m, bool *gated)
 {
     ferry_stream *s = b->stream[kind];
@@ -185,7 +188,8 @@ static Status enqueue_run(Bench *b, ferry_stream_kind kind, BenchJob *job, void 
     return bench_check(b, ferry_event_record(s, b->end[kind]));
 }
 
-/* Opens the gate and waits for the work. A failed device skips the gate; its count must not let the next run through. */
+/* Opens the gate and waits for the work. A failed device skips the gate; its count must not let the next run through.
+ */
 static Status finish_run(Bench *b, ferry_stream_kind kind, bool gated, Status status)
 {
     if (!gated)
@@ -200,7 +204,7 @@ static Status run_times(Bench *b, ferry_stream_kind kind, int64_t *start_ns, int
     return bench_check(b, ferry_event_time_ns(b->end[kind], end_ns));
 }
 
-static Status run_once(Bench *b, ferry_stream_kind kind, BenchJob *job, void *context, int64_t *ns)
+Status bench_once(Bench *b, ferry_stream_kind kind, BenchJob *job, void *context, int64_t *ns)
 {
     bool gated = false;
     int64_t start, end;
@@ -233,9 +237,9 @@ Status bench_time(Bench *b, ferry_stream_kind kind, BenchJob *job, void *context
     enum { LONG_RUN_NS = 500000000 };
     int64_t ns = 0;
     for (int i = 0; i < b->options->warmup && ns < LONG_RUN_NS; i++)
-        TRY(run_once(b, kind, job, context, &ns));
+        TRY(bench_once(b, kind, job, context, &ns));
     for (int i = 0; i < b->options->repeats; i++)
-        TRY(run_once(b, kind, job, context, &b->sample[i]));
+        TRY(bench_once(b, kind, job, context, &b->sample[i]));
     *out = timing_of(b->sample, b->options->repeats);
     return ST_OK;
 }
@@ -266,7 +270,8 @@ Status bench_pair(Bench *b, ferry_stream_kind kind_a, BenchJob *job_a, void *con
     return ST_OK;
 }
 
-/* ---- progress ----------------------------------------------------------------------------------------------------------- */
+/* ---- progress
+ * ----------------------------------------------------------------------------------------------------------- */
 
 void bench_progress(Bench *b, const char *name)
 {

@@ -1,8 +1,8 @@
 /* bench.h - the measuring bench on a device of libferry: streams, memory, and the one way in which anything is timed.
  *
- * A run is: a gate that holds the stream, an event, the work, an event; then the gate opens. All work is enqueued by then, so
- * the events enclose what the stream does and not how fast the caller enqueues. The time is the difference of their
- * completion. */
+ * A run is: a gate that holds the stream, an event, the work, an event; then the gate opens. All work is enqueued by
+ * then, so the events enclose what the stream does and not how fast the caller enqueues. The time is the difference of
+ * their completion. */
 #ifndef FERRY_PROFILER_BENCH_H
 #define FERRY_PROFILER_BENCH_H
 
@@ -11,7 +11,7 @@
 #include "profiler/make.h"
 
 enum {
-    BENCH_STREAMS = 4,     /* by ferry_stream_kind */
+    BENCH_STREAMS = 4,      /* by ferry_stream_kind */
     TILE_BYTES = 512 << 10, /* staging buffer, from which memory is filled */
     BENCH_ALIGNMENT = 64,
 };
@@ -24,12 +24,12 @@ typedef struct Bench {
     ferry_stream *stream[BENCH_STREAMS];
     ferry_event *start[BENCH_STREAMS], *end[BENCH_STREAMS];
     sem_t gate[BENCH_STREAMS];
-    ferry_pool *pool;      /* as large as the segment that needs most */
+    ferry_pool *pool; /* as large as the segment that needs most */
     int64_t pool_bytes;
-    void *tile;            /* pinned, TILE_BYTES */
-    int64_t *sample;       /* repeats */
-    const char *what;      /* being measured, for messages */
-    int done, total;       /* progress */
+    void *tile;       /* pinned, TILE_BYTES */
+    int64_t *sample;  /* repeats */
+    const char *what; /* being measured, for messages */
+    int done, total;  /* progress */
 } Bench;
 
 /* ST_FAILED with what is being measured and ferry_error(), unless the call succeeded. */
@@ -44,16 +44,19 @@ Status bench_pinned(const Bench *b, int64_t bytes, void **out);
 
 /* Enqueues the work of one run on the stream. */
 typedef Status BenchJob(Bench *b, ferry_stream *s, void *context);
+/* One run of the job, alone. */
+Status bench_once(Bench *b, ferry_stream_kind kind, BenchJob *job, void *context, int64_t *ns);
 /* Median and spread of the job on the stream of this kind: warm-up runs, then the repeats. */
 Status bench_time(Bench *b, ferry_stream_kind kind, BenchJob *job, void *context, Timing *out);
-/* One job on each of two streams, started together, once. *overlap_ns: while both ran; *outside_ns: what a needed besides. */
+/* One job on each of two streams, started together, once. *overlap_ns: while both ran; *outside_ns: what a needed
+ * besides. */
 Status bench_pair(Bench *b, ferry_stream_kind kind_a, BenchJob *job_a, void *context_a, ferry_stream_kind kind_b,
                   BenchJob *job_b, void *context_b, int64_t *overlap_ns, int64_t *outside_ns);
 /* Sorts. The middle sample, and half the distance between the quartiles. */
 Timing timing_of(int64_t *sample, int count);
 
-/* Fills `bytes` of elements with valid contents: floats in [0.02, 0.06), integers and truth values in [0, limit). Device
- * memory by copies through the tile. Waits. */
+/* Fills `bytes` of elements with valid contents: floats in [0.02, 0.06), integers and truth values in [0, limit).
+ * Device memory by copies through the tile. Waits. */
 Status bench_fill(Bench *b, void *p, bool on_device, ferry_dtype dtype, int64_t count, int64_t limit);
 /* The same with given data. */
 Status bench_copy_in(Bench *b, void *p, bool on_device, const void *data, int64_t bytes);

@@ -1,7 +1,7 @@
 /* device_file.c - the reader of device files, schema ferryc/device/1 (schemas/device.md).
  *
- * All rates are whole numbers in units that divide exactly: 10^6 bytes a second is one byte a microsecond, 10^9 operations a
- * second one a nanosecond. */
+ * All rates are whole numbers in units that divide exactly: 10^6 bytes a second is one byte a microsecond, 10^9
+ * operations a second one a nanosecond. */
 #include <string.h>
 
 #include "profiler/device_model.h"
@@ -83,8 +83,9 @@ static Status read_path(Diag *d, const YamlNode *link, const char *key, LinkPath
 
 static Status read_link(Diag *d, const YamlNode *root, DeviceModel *m)
 {
-    static const char *const keys[] = {"h2d", "d2h", "dha_read", "dha_write", "dha_linear_passes", "dha_tile_rows",
-                                       "dha_write_overlap_permille", NULL};
+    static const char *const keys[] = {
+        "h2d", "d2h", "dha_read", "dha_write", "dha_linear_passes", "dha_tile_rows", "dha_write_overlap_permille",
+        NULL};
     YamlNode *link;
     TRY(yaml_get(d, root, "link", YAML_MAP, &link));
     TRY(yaml_only_keys(d, link, keys));
@@ -109,10 +110,21 @@ static Status read_cpu(Diag *d, const YamlNode *root, DeviceModel *m)
 
 Status device_model_parse(Diag *d, Arena *a, const char *name, const char *text, size_t size, DeviceModel **out)
 {
-    static const char *const keys[] = {"schema",          "name",      "memory_bytes",        "host_memory_bytes",
-                                       "chunk_bytes",     "alloc_ns",  "alignment_bytes",     "precision",
-                                       "memory_mb_per_s", "launch_ns", "efficiency_permille", "link",
-                                       "cpu",             "rate_permille", NULL};
+    static const char *const keys[] = {"schema",
+                                       "name",
+                                       "memory_bytes",
+                                       "host_memory_bytes",
+                                       "chunk_bytes",
+                                       "alloc_ns",
+                                       "alignment_bytes",
+                                       "precision",
+                                       "memory_mb_per_s",
+                                       "launch_ns",
+                                       "efficiency_permille",
+                                       "link",
+                                       "cpu",
+                                       "rate_permille",
+                                       NULL};
     *out = NULL;
     DeviceModel *m = ARENA_NEW(a, DeviceModel, 1);
     YamlNode *root;

@@ -4,7 +4,8 @@
  * keeps: the graph                  spoils: nothing */
 #include "profiler/device_model.h"
 
-/* ---- integers that round up and never wrap ------------------------------------------------------------------------------ */
+/* ---- integers that round up and never wrap
+ * ------------------------------------------------------------------------------ */
 
 /* A time that is too long to be one becomes PROFILE_MAX_NS + 1, and stays it. */
 static const int64_t too_long = PROFILE_MAX_NS + 1;
@@ -41,7 +42,8 @@ static int64_t path_ns(const LinkPath *p, int64_t bytes)
     return bytes == 0 ? 0 : add_ns(p->latency_ns, bytes_ns(bytes, p->mb_per_s));
 }
 
-/* ---- one kernel ---------------------------------------------------------------------------------------------------------- */
+/* ---- one kernel
+ * ---------------------------------------------------------------------------------------------------------- */
 
 static int64_t product(const int64_t *factor, int count)
 {
@@ -52,8 +54,8 @@ static int64_t product(const int64_t *factor, int count)
     return result;
 }
 
-/* Operations of a kernel. A transcendental function, a step of a norm or of a softmax counts as eight; these kernels are bound
- * by memory on every device, so the number hardly matters. */
+/* Operations of a kernel. A transcendental function, a step of a norm or of a softmax counts as eight; these kernels
+ * are bound by memory on every device, so the number hardly matters. */
 static int64_t kernel_flops(const ferry_kernel *k, WorkClass *class)
 {
     enum { COSTLY = 8 };
@@ -147,14 +149,16 @@ int64_t device_placed_ns(const DeviceModel *m, const KernelTime *t, Where params
     return ns;
 }
 
-/* ---- all parts of a profile ------------------------------------------------------------------------------------------------ */
+/* ---- all parts of a profile
+ * ------------------------------------------------------------------------------------------------ */
 
 static void add_timing(Timing *t, int64_t ns)
 {
     t->median_ns = add_ns(t->median_ns, ns);
 }
 
-static Status apply_node(Diag *d, const DeviceModel *m, const PrecisionRates *r, const Graph *g, const Node *n, Profile *p)
+static Status apply_node(Diag *d, const DeviceModel *m, const PrecisionRates *r, const Graph *g, const Node *n,
+                         Profile *p)
 {
     KernelTime t;
     TRY(device_kernel_time(d, m, r, g, n, &t));

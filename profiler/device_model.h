@@ -1,10 +1,11 @@
 /* device_model.h - a device described by numbers, and what it takes for a kernel by these numbers.
  *
- * The model is a roofline with a link. Each kernel takes a launch, and then the longer of its arithmetic (operations over
- * peak rate times the efficiency of its class) and its traffic (bytes over the memory's rate). Under DHA the link is a
- * third roof: reads stream in while the kernel computes, so it takes the longer of both. Writes leave at the end of each tile of
- * the result and hide less well: `write_overlap_permille` is the share of the shorter of the two that hides behind the
- * longer one. All arithmetic is on integers and rounds up, so that the same file gives the same times everywhere. */
+ * The model is a roofline with a link. Each kernel takes a launch, and then the longer of its arithmetic (operations
+ * over peak rate times the efficiency of its class) and its traffic (bytes over the memory's rate). Under DHA the link
+ * is a third roof: reads stream in while the kernel computes, so it takes the longer of both. Writes leave at the end
+ * of each tile of the result and hide less well: `write_overlap_permille` is the share of the shorter of the two that
+ * hides behind the longer one. All arithmetic is on integers and rounds up, so that the same file gives the same times
+ * everywhere. */
 #ifndef FERRY_PROFILER_DEVICE_MODEL_H
 #define FERRY_PROFILER_DEVICE_MODEL_H
 

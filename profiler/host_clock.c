@@ -3,14 +3,15 @@
  * needs: the frame of a profile       fills: all times, DHA bytes, device facts
  * keeps: the graph                    spoils: nothing
  *
- * Every segment and phase is measured on its own, with what it touches in a device pool that is as large as the one that
- * needs most: a model that does not fit can be profiled as long as each of its layers fits. Parameters and gradients have
- * a second place in pinned memory; the four combinations of a backward run the same kernels with other pointers.
+ * Every segment and phase is measured on its own, with what it touches in a device pool that is as large as the one
+ * that needs most: a model that does not fit can be profiled as long as each of its layers fits. Parameters and
+ * gradients have a second place in pinned memory; the four combinations of a backward run the same kernels with other
+ * pointers.
  *
  * Products run on one thread, as they do in training: libferry sets that.
  *
- * Segments that are equal in all that matters to time (kernels, sizes, which arguments are the same) are measured once: a
- * model of many equal blocks takes as long as one of them. */
+ * Segments that are equal in all that matters to time (kernels, sizes, which arguments are the same) are measured once:
+ * a model of many equal blocks takes as long as one of them. */
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -34,11 +35,11 @@ typedef struct Clock {
     const Graph *graph;
     Profile *profile;
     Work work;
-    int64_t *limit;      /* by root tensor: integers are below it */
-    int *root, *local;   /* of the current group: group_roots() */
-    void **on_gpu;       /* by root tensor, of the current group */
-    void **on_host;      /* the same for parameters and gradients */
-    void **pointer;      /* by tensor: what the current combination uses */
+    int64_t *limit;    /* by root tensor: integers are below it */
+    int *root, *local; /* of the current group: group_roots() */
+    void **on_gpu;     /* by root tensor, of the current group */
+    void **on_host;    /* the same for parameters and gradients */
+    void **pointer;    /* by tensor: what the current combination uses */
     VEC(Known) known;
 } Clock;
 
@@ -47,7 +48,8 @@ static int64_t aligned(int64_t bytes)
     return (bytes + BENCH_ALIGNMENT - 1) / BENCH_ALIGNMENT * BENCH_ALIGNMENT;
 }
 
-/* ---- valid integers --------------------------------------------------------------------------------------------------- */
+/* ---- valid integers
+ * --------------------------------------------------------------------------------------------------- */
 
 static void bound(const Graph *g, int64_t *limit, const Node *n, int arg, int64_t below)
 {
@@ -56,8 +58,8 @@ static void bound(const Graph *g, int64_t *limit, const Node *n, int arg, int64_
         limit[root] = below;
 }
 
-/* Ids must lie in the vocabulary of the embedding that reads them and labels in the classes; the rest of the integers are
- * masks and counters, 0 or 1. An id that is computed passes its bound on to what it is copied from. */
+/* Ids must lie in the vocabulary of the embedding that reads them and labels in the classes; the rest of the integers
+ * are masks and counters, 0 or 1. An id that is computed passes its bound on to what it is copied from. */
 static Status bound_integers(Clock *c, Diag *d)
 {
     const Graph *g = c->graph;
@@ -101,15 +103,16 @@ static Status bound_integers(Clock *c, Diag *d)
     return ST_OK;
 }
 
-/* ---- memory of one segment and phase ------------------------------------------------------------------------------------- */
+/* ---- memory of one segment and phase
+ * ------------------------------------------------------------------------------------- */
 
 static bool has_host_place(const Tensor *t)
 {
     return t->kind == TENSOR_PARAM || t->kind == TENSOR_GRADIENT;
 }
 
-/* The tensors of a group, each once, in order of first use: fills root[] and returns their count. local[r] is the place of
- * r in root[] (a stale entry points to another tensor or beyond the end, so nothing is ever cleared). */
+/* The tensors of a group, each once, in order of first use: fills root[] and returns their count. local[r] is the place
+ * of r in root[] (a stale entry points to another tensor or beyond the end, so nothing is ever cleared). */
 static int group_roots(Clock *c, int group)
 {
     const Graph *g = c->graph;
@@ -183,7 +186,8 @@ static Status most_memory(Clock *c, Memory *out)
     return ST_OK;
 }
 
-/* ---- equal work is measured once ------------------------------------------------------------------------------------------ */
+/* ---- equal work is measured once
+ * ------------------------------------------------------------------------------------------ */
 
 /* Everything that the time depends on: the calls, which arguments are one tensor, and what these are. */
 static void describe_group(Clock *c, int group, Text *to)
@@ -195,8 +199,8 @@ static void describe_group(Clock *c, int group, Text *to)
         const Node *n = &g->node.at[c->work.node[i]];
         const ferry_kernel *k = &n->call;
         text_add(to, "%d %d %d %d %d%d%d %lld %lld %lld %d %u %a %a %lld", (int)k->op, (int)k->fn, (int)k->dtype,
-                 (int)k->dtype2, k->trans_a, k->trans_b, k->accumulate, (long long)k->m, (long long)k->k, (long long)k->n,
-                 k->rank, k->axes, k->alpha, k->eps, (long long)k->ignore_index);
+                 (int)k->dtype2, k->trans_a, k->trans_b, k->accumulate, (long long)k->m, (long long)k->k,
+                 (long long)k->n, k->rank, k->axes, k->alpha, k->eps, (long long)k->ignore_index);
         for (int r = 0; r < k->rank; r++)
             text_add(to, " %lld:%lld:%lld:%lld", (long long)k->dim[r], (long long)k->stride[0][r],
                      (long long)k->stride[1][r], (long long)k->stride[2][r]);
@@ -207,7 +211,8 @@ static void describe_group(Clock *c, int group, Text *to)
     }
     for (int i = 0; i < count; i++) {
         const Tensor *t = &g->tensor.at[c->root[i]];
-        text_add(to, "%d %d %lld %lld\n", (int)t->kind, (int)t->dtype, (long long)t->bytes, (long long)c->limit[c->root[i]]);
+        text_add(to, "%d %d %lld %lld\n", (int)t->kind, (int)t->dtype, (long long)t->bytes,
+                 (long long)c->limit[c->root[i]]);
     }
 }
 
@@ -235,7 +240,8 @@ static Status find_known(Clock *c, const Text *description, bool *found, Known *
     return ST_OK;
 }
 
-/* ---- segments ---------------------------------------------------------------------------------------------------------------- */
+/* ---- segments
+ * ---------------------------------------------------------------------------------------------------------------- */
 
 typedef struct GroupJob {
     Clock *clock;
@@ -272,8 +278,8 @@ static void choose_places(Clock *c, int group, Where params, Where grads)
     }
 }
 
-/* All combinations of a group into timing[2 * parameters + gradients]. A place that no kernel of it uses is not measured
- * again: noise between equal runs would look like a gain to the planner. */
+/* All combinations of a group into timing[2 * parameters + gradients]. A place that no kernel of it uses is not
+ * measured again: noise between equal runs would look like a gain to the planner. */
 static Status measure_group(Clock *c, int group, char *pinned, Timing timing[4])
 {
     Memory used;
@@ -344,7 +350,8 @@ static Status measure_segment(Clock *c, int segment, Phase phase, char *pinned)
     return segment_bytes(c, group, l);
 }
 
-/* ---- units: loads, stores, the optimizer ----------------------------------------------------------------------------------- */
+/* ---- units: loads, stores, the optimizer
+ * ----------------------------------------------------------------------------------- */
 
 typedef struct UnitJob {
     const Graph *graph;
@@ -388,7 +395,8 @@ static Status norm_gradient(Bench *b, ferry_stream *s, const UnitJob *job, const
 static Status update_param(Bench *b, ferry_stream *s, const UnitJob *job, const Param *p, int index, int64_t at)
 {
     (void)index;
-    const ferry_adamw_args args = {.lr = 1e-4, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8, .weight_decay = 0.01, .step = 1};
+    const ferry_adamw_args args = {
+        .lr = 1e-4, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8, .weight_decay = 0.01, .step = 1};
     return bench_check(b, ferry_adamw(s, job->graph->precision, job->pinned[0] + at, job->pinned[2] + at,
                                       job->pinned[3] + at, job->pinned[1] + at, NULL, p->count, args));
 }
@@ -471,7 +479,8 @@ static Status measure_unit(Clock *c, int index)
     return ST_OK;
 }
 
-/* ---- inputs, loss, clipping --------------------------------------------------------------------------------------------------- */
+/* ---- inputs, loss, clipping
+ * --------------------------------------------------------------------------------------------------- */
 
 typedef struct EdgeJob {
     const Graph *graph;
@@ -536,7 +545,8 @@ static Status measure_edges(Clock *c)
     return status;
 }
 
-/* ---- the whole ---------------------------------------------------------------------------------------------------------------- */
+/* ---- the whole
+ * ---------------------------------------------------------------------------------------------------------------- */
 
 /* Device and pinned memory are the same memory on the host: each gets one half by default. */
 static Status host_facts(Clock *c, DeviceFacts *f)

@@ -1,30 +1,30 @@
 /* host_contention.c - how much the classes of work slow each other down on the host: pairs run at once.
  *
  * Class a runs a fixed job alone, then again while class b runs a longer one. With t alone, and an overlap v and time
- * outside it u in the pair, a did t - u of its work during v, so its rate was (t - u) / v. Each job repeats one small call
- * until it takes about a millisecond. A class does not run beside itself (one stream each), and the two DHA classes share
- * the compute stream: these rates are 1000 by definition. */
+ * outside it u in the pair, a did t - u of its work during v, so its rate was (t - u) / v. Each job repeats one small
+ * call until it takes about a millisecond. A class does not run beside itself (one stream each), and the two DHA
+ * classes share the compute stream: these rates are 1000 by definition. */
 #include <stdlib.h>
 
 #include "profiler/bench.h"
 
 enum {
-    JOB_NS = 1000000,      /* a job alone */
-    JOB_MOST = 2000,       /* calls in it */
-    OUTLASTS = 4,          /* b is so many times longer */
-    BUFFERS = 4,           /* of the pool: operands of kernels, target of loads, source of stores, spare */
+    JOB_NS = 1000000, /* a job alone */
+    JOB_MOST = 2000,  /* calls in it */
+    OUTLASTS = 4,     /* b is so many times longer */
+    BUFFERS = 4,      /* of the pool: operands of kernels, target of loads, source of stores, spare */
     BUFFER_MOST = 1 << 20,
-    PAIRS = 5,             /* samples of a pair, at most */
-    TRIES = 3,             /* for each sample, until the two overlap */
+    PAIRS = 5, /* samples of a pair, at most */
+    TRIES = 3, /* for each sample, until the two overlap */
 };
 
 typedef struct ClassJob {
     LinkClass class;
     ferry_dtype dtype;
-    int64_t rows, side;    /* a product of [rows, side] with [side, side] */
-    int64_t bytes;         /* copied */
+    int64_t rows, side;     /* a product of [rows, side] with [side, side] */
+    int64_t bytes;          /* copied */
     char *device, *operand; /* buffers of the pool */
-    char *pinned;          /* of this class alone; the update has four parts of it */
+    char *pinned;           /* of this class alone; the update has four parts of it */
     int64_t repeat;
 } ClassJob;
 
@@ -40,9 +40,11 @@ static ferry_status call_once(ferry_stream *s, const ClassJob *j)
     int64_t rows_bytes = j->rows * j->side * (int64_t)ferry_dtype_bytes(j->dtype);
     switch (j->class) {
     case LINK_DHA_READ: /* weights in pinned memory */
-        return ferry_linear(s, j->dtype, j->operand + rows_bytes, j->operand, j->pinned, NULL, j->rows, j->side, j->side, 0);
+        return ferry_linear(s, j->dtype, j->operand + rows_bytes, j->operand, j->pinned, NULL, j->rows, j->side,
+                            j->side, 0);
     case LINK_DHA_WRITE: /* their gradient in pinned memory */
-        return ferry_linear_dw(s, j->dtype, j->pinned, j->operand, j->operand + rows_bytes, j->rows, j->side, j->side, 0);
+        return ferry_linear_dw(s, j->dtype, j->pinned, j->operand, j->operand + rows_bytes, j->rows, j->side, j->side,
+                               0);
     case LINK_H2D:
         return ferry_copy_h2d(s, j->device, j->pinned, j->bytes);
     case LINK_D2H:
@@ -51,8 +53,8 @@ static ferry_status call_once(ferry_stream *s, const ClassJob *j)
     case LINK_CLASS_COUNT:
         break;
     }
-    return ferry_adamw(s, j->dtype, j->pinned, j->pinned + part, j->pinned + 2 * part, j->pinned + 3 * part, NULL, elements,
-                       adamw);
+    return ferry_adamw(s, j->dtype, j->pinned, j->pinned + part, j->pinned + 2 * part, j->pinned + 3 * part, NULL,
+                       elements, adamw);
 }
 
 static Status run_class(Bench *b, ferry_stream *s, void *context)
@@ -93,12 +95,14 @@ static Status prepare(Bench *b, ClassJob job[LINK_CLASS_COUNT], void **pinned)
     return ST_OK;
 }
 
-/* One sample; 1000 when the two did not run together for half of the job, however often it was tried. */
-static Status sample_pair(Bench *b, ClassJob *a, int64_t alone_ns, ClassJob *other, int64_t *rate)
+/* One sample, with a run alone just before it: clocks and caches drift. 1000 when the two did not run together for half
+ * of the job, however often it was tried. */
+static Status sample_pair(Bench *b, ClassJob *a, ClassJob *other, int64_t *rate)
 {
     *rate = 1000;
     for (int i = 0; i < TRIES; i++) {
-        int64_t overlap_ns, outside_ns;
+        int64_t alone_ns, overlap_ns, outside_ns;
+        TRY(bench_once(b, stream_of[a->class], run_class, a, &alone_ns));
         TRY(bench_pair(b, stream_of[a->class], run_class, a, stream_of[other->class], run_class, other, &overlap_ns,
                        &outside_ns));
         if (overlap_ns < alone_ns / 2)
@@ -111,7 +115,7 @@ static Status sample_pair(Bench *b, ClassJob *a, int64_t alone_ns, ClassJob *oth
 }
 
 /* The rate of a beside b, the median of a few pairs. */
-static Status measure_pair(Bench *b, ClassJob *a, int64_t alone_ns, ClassJob *other, int *out)
+static Status measure_pair(Bench *b, ClassJob *a, ClassJob *other, int *out)
 {
     int64_t rate[PAIRS];
     int count = b->options->repeats < PAIRS ? b->options->repeats : PAIRS;
@@ -119,7 +123,7 @@ static Status measure_pair(Bench *b, ClassJob *a, int64_t alone_ns, ClassJob *ot
     Status status = ST_OK;
     other->repeat = repeat * OUTLASTS;
     for (int i = 0; i < count && status == ST_OK; i++)
-        status = sample_pair(b, a, alone_ns, other, &rate[i]);
+        status = sample_pair(b, a, other, &rate[i]);
     other->repeat = repeat;
     TRY(status);
     int64_t median = timing_of(rate, count).median_ns;
@@ -134,21 +138,18 @@ static bool run_together(int a, int b)
 
 static Status measure_rates(Bench *b, ClassJob job[LINK_CLASS_COUNT], DeviceFacts *f)
 {
-    int64_t alone_ns[LINK_CLASS_COUNT];
     Timing t;
     for (int i = 0; i < LINK_CLASS_COUNT; i++) {
         TRY(bench_time(b, stream_of[i], run_class, &job[i], &t));
         job[i].repeat = JOB_NS / (t.median_ns > 0 ? t.median_ns : 1) + 1;
         if (job[i].repeat > JOB_MOST)
             job[i].repeat = JOB_MOST;
-        TRY(bench_time(b, stream_of[i], run_class, &job[i], &t));
-        alone_ns[i] = t.median_ns;
     }
     for (int i = 0; i < LINK_CLASS_COUNT; i++)
         for (int k = 0; k < LINK_CLASS_COUNT; k++) {
             f->rate_permille[i][k] = 1000;
             if (run_together(i, k))
-                TRY(measure_pair(b, &job[i], alone_ns[i], &job[k], &f->rate_permille[i][k]));
+                TRY(measure_pair(b, &job[i], &job[k], &f->rate_permille[i][k]));
         }
     return ST_OK;
 }

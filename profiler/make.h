@@ -1,15 +1,16 @@
 /* make.h - what the files of profiler/ share and the other stages do not see.
  *
- * A profile is made in two parts. The frame (names, sizes, how the model was imported) and the bytes that DHA moves depend on
- * the graph alone; the times come from a source: the host's clock or a device model. Both sources ask the same questions
- * of the graph, which this header answers: which nodes make a segment and phase, and which of their arguments are
- * parameters and gradients. */
+ * A profile is made in two parts. The frame (names, sizes, how the model was imported) and the bytes that DHA moves
+ * depend on the graph alone; the times come from a source: the host's clock or a device model. Both sources ask the
+ * same questions of the graph, which this header answers: which nodes make a segment and phase, and which of their
+ * arguments are parameters and gradients. */
 #ifndef FERRY_PROFILER_MAKE_H
 #define FERRY_PROFILER_MAKE_H
 
 #include "profiler/profile.h"
 
-/* Bounds of what a file may say. Times are summed and multiplied by a thousand in the timeline, which must not overflow. */
+/* Bounds of what a file may say. Times are summed and multiplied by a thousand in the timeline, which must not
+ * overflow. */
 #define PROFILE_MAX_NS    INT64_C(1000000000000000) /* 11 days */
 #define PROFILE_MAX_BYTES (INT64_C(1) << 50)
 
@@ -25,12 +26,13 @@ typedef enum ArgRole { ARG_ABSENT, ARG_PLAIN, ARG_PARAM, ARG_GRADIENT } ArgRole;
 ArgRole arg_role(const Graph *g, const Node *n, int arg);
 int arg_root(const Graph *g, const Node *n, int arg); /* the tensor that owns the argument's bytes, -1 when absent */
 
-/* Bytes over the link when parameters (or gradients) lie in host memory. A gradient that is accumulated is read first. */
+/* Bytes over the link when parameters (or gradients) lie in host memory. A gradient that is accumulated is read first.
+ */
 typedef struct DhaBytes {
     int64_t param_read, grad_read, grad_write;
 } DhaBytes;
-/* How often a product reads a matrix that lies in host memory: `passes` times for each `tile_rows` rows of the other one
- * (0: all rows at once). An ideal kernel is {1, 0}: every byte crosses the link once. */
+/* How often a product reads a matrix that lies in host memory: `passes` times for each `tile_rows` rows of the other
+ * one (0: all rows at once). An ideal kernel is {1, 0}: every byte crosses the link once. */
 typedef struct DhaTiles {
     int64_t passes, tile_rows;
 } DhaTiles;
@@ -53,7 +55,8 @@ Status device_model_parse(Diag *d, Arena *a, const char *name, const char *text,
 extern const char *const link_class_name[LINK_CLASS_COUNT];
 /* A map of maps of thousandths, 1 to 1000, all classes present. */
 Status rates_read(Diag *d, const YamlNode *map, const char *key, int out[LINK_CLASS_COUNT][LINK_CLASS_COUNT]);
-/* Chunks are whole alignments and alignments powers of two, or no layout is possible; the map is the place of errors. */
+/* Chunks are whole alignments and alignments powers of two, or no layout is possible; the map is the place of errors.
+ */
 Status facts_check(Diag *d, const YamlNode *map, const DeviceFacts *f);
 
 #endif

@@ -80,7 +80,8 @@ Status node_dha_bytes(Diag *d, const Graph *g, const Node *n, DhaTiles tiles, Dh
     return ST_OK;
 }
 
-/* ---- the frame -------------------------------------------------------------------------------------------------------- */
+/* ---- the frame
+ * -------------------------------------------------------------------------------------------------------- */
 
 static bool copy_texts(Arena *a, int count, const char **from, const char ***to)
 {
@@ -146,7 +147,8 @@ Status profile_frame(Diag *d, Arena *a, const Graph *g, const ModelOptions *mode
     return ST_OK;
 }
 
-/* ---- where the times come from ---------------------------------------------------------------------------------------- */
+/* ---- where the times come from
+ * ---------------------------------------------------------------------------------------- */
 
 static bool is_cuda(const char *device)
 {
@@ -163,7 +165,8 @@ Status profile_make(Diag *d, Arena *a, const Graph *g, const ModelOptions *model
     bool numbers = strncmp(device, "model:", 6) == 0 && device[6] != '\0';
     if (is_cuda(device)) {
         diag_fail(d, ST_FAILED, "device '%s': this build of ferryc has no CUDA backend", device);
-        return diag_hint(d, "profile with --device host, or with --device model:FILE.yaml for a GPU described by numbers");
+        return diag_hint(d,
+                         "profile with --device host, or with --device model:FILE.yaml for a GPU described by numbers");
     }
     if (!host && !numbers) {
         diag_fail(d, ST_USAGE, "unknown device '%s'", device);

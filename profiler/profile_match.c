@@ -21,7 +21,8 @@ static Status match_counts(Diag *d, const Profile *p, const char *what, int in_p
     return advise(d);
 }
 
-static Status match_name(Diag *d, const Profile *p, const char *what, int i, const char *in_profile, const char *in_graph)
+static Status match_name(Diag *d, const Profile *p, const char *what, int i, const char *in_profile,
+                         const char *in_graph)
 {
     if (strcmp(in_profile, in_graph) == 0)
         return ST_OK;

@@ -29,8 +29,8 @@ static void add_name(Text *to, const char *name)
 
 static void add_layers(const Profile *p, Text *to)
 {
-    text_add(to, "%-*s %9s %9s %9s %9s %9s %9s %11s %11s %11s\n", NAME_WIDTH, "layer", "FP", "FP^H", "BP", "BP^H", "GBP",
-             "GBP^H", "FP DHA", "BP DHA", "grad DHA");
+    text_add(to, "%-*s %9s %9s %9s %9s %9s %9s %11s %11s %11s\n", NAME_WIDTH, "layer", "FP", "FP^H", "BP", "BP^H",
+             "GBP", "GBP^H", "FP DHA", "BP DHA", "grad DHA");
     for (int i = 0; i < p->n_layer; i++) {
         const LayerProfile *l = &p->layer[i];
         add_name(to, l->name);

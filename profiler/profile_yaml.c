@@ -1,7 +1,8 @@
 /* profile_yaml.c - profile.yaml, schema ferryc/profile/1 (schemas/profile.md): the writer and the reader.
  *
- * Everything is an integer or a quoted text and is written in one fixed order, so a profile has one text. The reader takes
- * keys in any order; it refuses what it does not know, since a key that is misspelt would otherwise silently be a default. */
+ * Everything is an integer or a quoted text and is written in one fixed order, so a profile has one text. The reader
+ * takes keys in any order; it refuses what it does not know, since a key that is misspelt would otherwise silently be a
+ * default. */
 #include <string.h>
 
 #include "profiler/make.h"
@@ -22,7 +23,8 @@ typedef struct PrecisionName {
 static const PrecisionName precision_name[] = {{FERRY_F32, "fp32"}, {FERRY_F64, "fp64"}, {FERRY_BF16, "bf16"}};
 enum { PRECISION_COUNT = sizeof precision_name / sizeof precision_name[0] };
 
-/* ---- writing ---------------------------------------------------------------------------------------------------------- */
+/* ---- writing
+ * ---------------------------------------------------------------------------------------------------------- */
 
 static void add_key_text(Text *to, const char *key, const char *value)
 {
@@ -153,8 +155,9 @@ Status profile_write(Diag *d, const Profile *p, const char *path, bool force)
     if (!folder)
         status = diag_oom(d);
     else if (!model)
-        status = diag_fail(d, ST_USAGE, "%s: cannot be written beside the model '%s': the folder or the model is not there",
-                           path, p->options.path ? p->options.path : "");
+        status =
+            diag_fail(d, ST_USAGE, "%s: cannot be written beside the model '%s': the folder or the model is not there",
+                      path, p->options.path ? p->options.path : "");
     if (status == ST_OK) {
         profile_text(p, model, &text);
         status = text.failed ? diag_oom(d)
@@ -166,7 +169,8 @@ Status profile_write(Diag *d, const Profile *p, const char *path, bool force)
     return status;
 }
 
-/* ---- reading ---------------------------------------------------------------------------------------------------------- */
+/* ---- reading
+ * ---------------------------------------------------------------------------------------------------------- */
 
 static Status read_timing(Diag *d, const YamlNode *map, const char *key, Timing *out)
 {
@@ -264,7 +268,8 @@ static Status read_model(Diag *d, Arena *a, const YamlNode *root, Profile *p)
     while (i < PRECISION_COUNT && strcmp(precision_name[i].name, precision) != 0)
         i++;
     if (i == PRECISION_COUNT)
-        return yaml_error(d, yaml_find(map, "precision"), "'precision' is '%.40s'; fp32, fp64 and bf16 are known", precision);
+        return yaml_error(d, yaml_find(map, "precision"), "'precision' is '%.40s'; fp32, fp64 and bf16 are known",
+                          precision);
     o->precision = precision_name[i].dtype;
     if (yaml_find(map, "loss"))
         TRY(read_text(d, a, map, "loss", &o->loss));
@@ -300,15 +305,16 @@ Status facts_check(Diag *d, const YamlNode *map, const DeviceFacts *f)
         return yaml_error(d, yaml_find(map, "alignment_bytes"), "'alignment_bytes' is %lld, not a power of two",
                           (long long)f->alignment_bytes);
     if (f->chunk_bytes % f->alignment_bytes != 0)
-        return yaml_error(d, yaml_find(map, "chunk_bytes"), "'chunk_bytes' is %lld, not a multiple of 'alignment_bytes'",
-                          (long long)f->chunk_bytes);
+        return yaml_error(d, yaml_find(map, "chunk_bytes"),
+                          "'chunk_bytes' is %lld, not a multiple of 'alignment_bytes'", (long long)f->chunk_bytes);
     return ST_OK;
 }
 
 static Status read_device(Diag *d, Arena *a, const YamlNode *root, DeviceFacts *f)
 {
-    static const char *const keys[] = {"name",           "memory_bytes", "host_memory_bytes", "chunk_bytes",
-                                       "alignment_bytes", "alloc_ns",    "rate_permille",     NULL};
+    static const char *const keys[] = {
+        "name", "memory_bytes", "host_memory_bytes", "chunk_bytes", "alignment_bytes", "alloc_ns", "rate_permille",
+        NULL};
     YamlNode *map;
     TRY(yaml_get(d, root, "device", YAML_MAP, &map));
     TRY(yaml_only_keys(d, map, keys));
@@ -324,8 +330,8 @@ static Status read_device(Diag *d, Arena *a, const YamlNode *root, DeviceFacts *
 
 static Status read_layers(Diag *d, Arena *a, const YamlNode *root, Profile *p)
 {
-    static const char *const keys[] = {"name",         "fp_gpu",      "fp_host",      "bp_gpu_gpu",   "bp_gpu_host",
-                                       "bp_host_gpu",  "bp_host_host", "fp_dha_bytes", "bp_dha_bytes", "grad_dha_bytes",
+    static const char *const keys[] = {"name",        "fp_gpu",       "fp_host",      "bp_gpu_gpu",   "bp_gpu_host",
+                                       "bp_host_gpu", "bp_host_host", "fp_dha_bytes", "bp_dha_bytes", "grad_dha_bytes",
                                        NULL};
     YamlNode *list;
     TRY(yaml_get(d, root, "layers", YAML_LIST, &list));

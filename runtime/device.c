@@ -236,19 +236,18 @@ ferry_status ferry_host_alloc(ferry_device *d, int64_t bytes, void **out)
     bytes = bytes == 0 ? 1 : bytes; /* an address of its own, as malloc */
     uint64_t *shadow = NULL;
     void *p = NULL;
-    ferry_status status = ferryi_shadow_alloc(bytes, &shadow);
-    if (status == FERRY_OK) {
-        status = d->backend->host_alloc(d, bytes, &p);
+    ferry_status status = d->backend->host_alloc(d, bytes, &p);
+    if (status != FERRY_OK) {
+        return status;
     }
+    status = ferryi_shadow_alloc(bytes, &shadow);
     if (status == FERRY_OK) {
         ferryi_region r = {.base = (uintptr_t)p, .bytes = bytes, .kind = FERRYI_PINNED, .shadow = shadow};
         status = ferryi_region_add(d, r);
-        if (status != FERRY_OK) {
-            d->backend->host_free(d, p);
-        }
     }
     if (status != FERRY_OK) {
         free(shadow);
+        d->backend->host_free(d, p);
         return status;
     }
     *out = p;

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # What the demo and the own trainer promise, in short: byte-level GPT-2 on the shipped text learns.
-. "$FERRY_SOURCE/tests/e2e/lib.sh"
+. "${FERRY_SOURCE:?}/tests/e2e/lib.sh"
 cc -O2 -Wall -Wextra -Werror -o bytes_to_tokens "$FERRY_SOURCE/examples/gpt2/bytes_to_tokens.c"
 mkdir data
 ./bytes_to_tokens "$FERRY_SOURCE/examples/gpt2/text.txt" data/tokens.bin

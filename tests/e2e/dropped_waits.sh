@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # ThreadSanitizer build: the whole schedule is clean, and it reports most schedules in which one wait is missing. The shadow
 # bytes of libferry make accesses visible that happen inside OpenBLAS or through two mappings of a page.
-. "$FERRY_SOURCE/tests/e2e/lib.sh"
+. "${FERRY_SOURCE:?}/tests/e2e/lib.sh"
 quiet ferryc profile "$models/gpt2/loss-ts.onnx" --dim batch=4 --dim seq=32 --device "model:$FERRY_SOURCE/tests/data/mixed-device.yaml"
 quiet ferryc plan --algorithm memferry
 quiet ferryc emit

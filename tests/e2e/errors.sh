@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Wrong input: the documented exit code and a message that names the file, the place and the remedy.
-. "$FERRY_SOURCE/tests/e2e/lib.sh"
+. "${FERRY_SOURCE:?}/tests/e2e/lib.sh"
 gpt2="$models/gpt2/loss-ts.onnx"
 dims=(--dim batch=4 --dim seq=32)
 device="model:$FERRY_SOURCE/tests/data/mixed-device.yaml"
@@ -58,8 +58,6 @@ expect 0 'trainer.c' ferryc emit
 cmp schedule/trainer.c mine.c || fail "an edited trainer.c was overwritten"
 
 # plans and profiles that do not belong together, or were edited
-sed 's/batch: 4/batch: 2/' profile.yaml >other.yaml
-cmp -s profile.yaml other.yaml && fail "the profile does not name its dimensions as expected"
 expect 0 '' ferryc profile "$gpt2" --dim batch=2 --dim seq=32 --device "$device" -f
 expect 4 'profile' ferryc emit -o again
 [ ! -e again ] || fail "emit made a folder for a plan of another profile"
@@ -83,7 +81,6 @@ mkdir data
 cp "$models/gpt2/data/"*.npy data
 expect 2 'data' schedule/trainer
 expect 2 'nodata' schedule/trainer --data nodata
-check_log_data() { :; }
 tail -c +129 data/input_ids.npy >ids
 head -c 128 data/input_ids.npy >data/broken.npy
 printf '\377\377\000\000\000\000\000\000' >>data/broken.npy

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The full GPT-2 (124M, shapes only) on a described GPU: the layout is tight, the plan is proved, the schedule compiles.
-. "$FERRY_SOURCE/tests/e2e/lib.sh"
+. "${FERRY_SOURCE:?}/tests/e2e/lib.sh"
 quiet ferryc profile "$models/full/gpt2-ts.onnx" --loss cross_entropy --tie 'm.transformer.wte.weight=onnx::MatMul_2862^T' \
     --dim batch=8 --dim seq=512 --device "model:$FERRY_SOURCE/examples/devices/h200-pcie5.yaml"
 for algorithm in native-offload memferry go-memferry auto; do

@@ -17,7 +17,7 @@ expect() {
     local code=$1 pattern=$2 got=0
     shift 2
     "$@" >stdout.txt 2>stderr.txt || got=$?
-    if [ "$got" -ne "$code" ] || ! grep -Eq -e "$pattern" stderr.txt; then
+    if [ "$got" -ne "$code" ] || { [ -n "$pattern" ] && ! grep -Eq -e "$pattern" stderr.txt; }; then
         echo "command: $*" >&2
         echo "exit $got, expected $code with /$pattern/; standard error:" >&2
         cat stderr.txt >&2

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Plans that place and move everything differently train with the same bits, in the memory that they said.
-. "$FERRY_SOURCE/tests/e2e/lib.sh"
+. "${FERRY_SOURCE:?}/tests/e2e/lib.sh"
 quiet ferryc profile "$models/gpt2/loss-ts.onnx" --dim batch=4 --dim seq=32 --device "model:$FERRY_SOURCE/tests/data/mixed-device.yaml"
 
 train() { # name, plan options...

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Ten steps, a checkpoint and ten more are the same as twenty, to the bit; clipping too, which PyTorch's formula checks.
-. "$FERRY_SOURCE/tests/e2e/lib.sh"
+. "${FERRY_SOURCE:?}/tests/e2e/lib.sh"
 quiet ferryc profile "$models/gpt2/dynamo.onnx" --loss cross_entropy --dim batch=4 --dim seq=32 \
     --device "model:$FERRY_SOURCE/tests/data/mixed-device.yaml"
 for clip in "" "--clip"; do

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The same input gives the same bytes, and the schedule compiles without a warning under gcc and clang.
-. "$FERRY_SOURCE/tests/e2e/lib.sh"
+. "${FERRY_SOURCE:?}/tests/e2e/lib.sh"
 cp "$models/gpt2/ts.onnx" .
 cp "$FERRY_SOURCE/examples/devices/a100-pcie3.yaml" device.yaml
 for round in one two; do

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # GPT-2 from four exports trains like PyTorch: 20 AdamW steps, loss and gradient norm, fp32 and fp64.
-. "$FERRY_SOURCE/tests/e2e/lib.sh"
+. "${FERRY_SOURCE:?}/tests/e2e/lib.sh"
 for model in loss-ts ts ts13 dynamo; do
     loss=(--loss cross_entropy)
     [ $model = loss-ts ] && loss=()

@@ -1,6 +1,6 @@
-/* fuzz_profile.c - libFuzzer harness: arbitrary bytes as a profile and as a device file. What is accepted as a profile is
- * written again, and that text must be accepted and be written the same.
- *   clang -fsanitize=fuzzer,address,undefined -D_GNU_SOURCE -I. tests/fuzz/fuzz_profile.c and the libraries */
+/* fuzz_profile.c - libFuzzer harness: arbitrary bytes as a profile and as a device file. What is accepted as a profile
+ * is written again, and that text must be accepted and be written the same. clang -fsanitize=fuzzer,address,undefined
+ * -D_GNU_SOURCE -I. tests/fuzz/fuzz_profile.c and the libraries */
 #include <stdlib.h>
 #include <string.h>
 

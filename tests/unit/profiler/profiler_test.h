@@ -1,4 +1,5 @@
-/* profiler_test.h - a training graph small enough to compute by hand: ids -> Embedding -> Tanh -> Linear -> cross entropy.
+/* profiler_test.h - a training graph small enough to compute by hand: ids -> Embedding -> Tanh -> Linear -> cross
+ * entropy.
  *
  *   segment 0 -                       segment 1 embedding (layer 0)     segment 2 tanh
  *   segment 3 linear (layer 1)        segment 4 cross entropy
@@ -26,15 +27,42 @@ typedef struct TestShape {
 
 static const TestShape test_shape = {32, 1000, 64, 10, FERRY_F32};
 
-enum { T_IDS, T_TABLE, T_X, T_H, T_W, T_B, T_LOGITS, T_LABELS, T_LOSS, T_LSE, T_COUNT, T_DLOGITS, T_DH, T_DX, T_DTABLE, T_DW,
-       T_DB, T_TOTAL };
+enum {
+    T_IDS,
+    T_TABLE,
+    T_X,
+    T_H,
+    T_W,
+    T_B,
+    T_LOGITS,
+    T_LABELS,
+    T_LOSS,
+    T_LSE,
+    T_COUNT,
+    T_DLOGITS,
+    T_DH,
+    T_DX,
+    T_DTABLE,
+    T_DW,
+    T_DB,
+    T_TOTAL
+};
 
 static inline void test_tensor(Graph *g, int index, const char *name, TensorKind kind, ferry_dtype t, int64_t rows,
                                int64_t columns, int param)
 {
     Tensor *x = &g->tensor.at[index];
-    *x = (Tensor){.name = name, .kind = kind, .dtype = t, .rank = 2, .dim = {rows, columns}, .count = rows * columns,
-                  .root = index, .param = param, .producer = -1, .first_write = -1, .last_use = -1};
+    *x = (Tensor){.name = name,
+                  .kind = kind,
+                  .dtype = t,
+                  .rank = 2,
+                  .dim = {rows, columns},
+                  .count = rows * columns,
+                  .root = index,
+                  .param = param,
+                  .producer = -1,
+                  .first_write = -1,
+                  .last_use = -1};
     x->bytes = x->count * (int64_t)ferry_dtype_bytes(t);
 }
 
@@ -42,20 +70,28 @@ static inline void test_node(Graph *g, const char *name, ferry_kernel call, Phas
                              int n_arg)
 {
     Node *n = &g->node.at[g->node.count];
-    *n = (Node){.name = name, .onnx_op = "Op", .call = call, .phase = phase, .segment = segment, .origin = g->node.count};
+    *n = (Node){
+        .name = name, .onnx_op = "Op", .call = call, .phase = phase, .segment = segment, .origin = g->node.count};
     for (int i = 0; i < FERRY_MAX_ARGS; i++)
         n->arg[i] = i < n_arg ? arg[i] : -1;
     g->node.count++;
 }
 
 #define TEST_NODE(g, name, call, phase, segment, ...)                                                                  \
-    test_node(g, name, call, phase, segment, (const int[]){__VA_ARGS__}, (int)(sizeof((const int[]){__VA_ARGS__}) / sizeof(int)))
+    test_node(g, name, call, phase, segment, (const int[]){__VA_ARGS__},                                               \
+              (int)(sizeof((const int[]){__VA_ARGS__}) / sizeof(int)))
 
 static inline void test_param(Graph *g, int index, const char *name, int tensor, int grad, int unit)
 {
     const Tensor *t = &g->tensor.at[tensor];
-    g->param[index] = (Param){.name = name, .tensor = tensor, .grad = grad, .trainable = true, .unit = unit,
-                              .count = t->count, .bytes = t->bytes, .file_dtype = t->dtype};
+    g->param[index] = (Param){.name = name,
+                              .tensor = tensor,
+                              .grad = grad,
+                              .trainable = true,
+                              .unit = unit,
+                              .count = t->count,
+                              .bytes = t->bytes,
+                              .file_dtype = t->dtype};
 }
 
 static inline Graph *test_graph(Arena *a, TestShape s)
@@ -88,17 +124,25 @@ static inline Graph *test_graph(Arena *a, TestShape s)
 
     ferry_kernel rows = {.dtype = t, .dtype2 = FERRY_I64, .m = s.rows, .k = s.vocab, .n = s.hidden, .alpha = 1};
     ferry_kernel line = {.dtype = t, .dtype2 = t, .m = s.rows, .k = s.hidden, .n = s.classes, .alpha = 1};
-    ferry_kernel loss = {.dtype = t, .dtype2 = FERRY_I64, .m = s.rows, .k = 1, .n = s.classes, .alpha = 1, .ignore_index = -100};
+    ferry_kernel loss = {
+        .dtype = t, .dtype2 = FERRY_I64, .m = s.rows, .k = 1, .n = s.classes, .alpha = 1, .ignore_index = -100};
     ferry_kernel tanh_ = {.dtype = t, .dtype2 = t, .fn = FERRY_TANH, .n = s.rows * s.hidden, .alpha = 1};
-    ferry_kernel sum = {.dtype = t, .dtype2 = t, .op = FERRY_OP_REDUCE, .fn = FERRY_SUM, .rank = 2,
-                        .dim = {s.rows, s.classes}, .axes = 1, .alpha = 1};
+    ferry_kernel sum = {.dtype = t,
+                        .dtype2 = t,
+                        .op = FERRY_OP_REDUCE,
+                        .fn = FERRY_SUM,
+                        .rank = 2,
+                        .dim = {s.rows, s.classes},
+                        .axes = 1,
+                        .alpha = 1};
 #define OP_OF(k, o) ((k).op = (o), (k))
     TEST_NODE(g, "emb", OP_OF(rows, FERRY_OP_EMBEDDING), PHASE_FP, 1, T_X, T_TABLE, T_IDS);
     TEST_NODE(g, "tanh", OP_OF(tanh_, FERRY_OP_UNARY), PHASE_FP, 2, T_H, T_X);
     TEST_NODE(g, "head", OP_OF(line, FERRY_OP_LINEAR), PHASE_FP, 3, T_LOGITS, T_H, T_W, T_B);
     TEST_NODE(g, "loss", OP_OF(loss, FERRY_OP_XENT), PHASE_FP, 4, T_LOSS, T_LSE, T_COUNT, T_LOGITS, T_LABELS);
     g->n_forward = g->node.count;
-    TEST_NODE(g, "loss", OP_OF(loss, FERRY_OP_XENT_GRAD), PHASE_BP, 4, T_DLOGITS, T_LOGITS, T_LSE, T_COUNT, T_LABELS, -1);
+    TEST_NODE(g, "loss", OP_OF(loss, FERRY_OP_XENT_GRAD), PHASE_BP, 4, T_DLOGITS, T_LOGITS, T_LSE, T_COUNT, T_LABELS,
+              -1);
     TEST_NODE(g, "head", OP_OF(line, FERRY_OP_LINEAR_DX), PHASE_BP, 3, T_DH, T_DLOGITS, T_W);
     TEST_NODE(g, "head", OP_OF(line, FERRY_OP_LINEAR_DW), PHASE_BP, 3, T_DW, T_H, T_DLOGITS);
     TEST_NODE(g, "head", sum, PHASE_BP, 3, T_DB, T_DLOGITS);
@@ -117,8 +161,8 @@ static inline Graph *test_graph(Arena *a, TestShape s)
     test_param(g, 2, "head.bias", T_B, T_DB, 1);
     g->n_unit = 2;
     g->unit = ARENA_NEW(a, Unit, 2);
-    g->unit[0] = (Unit){.name = "emb", .n_param = 1, .param = unit_0, .bytes = g->param[0].bytes,
-                        .grad_bytes = g->param[0].bytes};
+    g->unit[0] = (Unit){
+        .name = "emb", .n_param = 1, .param = unit_0, .bytes = g->param[0].bytes, .grad_bytes = g->param[0].bytes};
     g->unit[1] = (Unit){.name = "head", .n_param = 2, .param = unit_1, .bytes = g->param[1].bytes + g->param[2].bytes};
     g->unit[1].grad_bytes = g->unit[1].bytes;
     g->n_layer = 2;
@@ -139,8 +183,9 @@ static inline void test_graph_model(Arena *a, Graph *g)
     g->model = m;
 }
 
-/* A device whose numbers are easy to divide by. Rates in bytes (operations, parameters) a nanosecond: product 1000 * 0.5,
- * batched 1000 * 0.25, vector 100, memory 100, h2d 2, d2h 1, DHA read 0.5, DHA write 0.25, CPU memory 10, update 0.1. */
+/* A device whose numbers are easy to divide by. Rates in bytes (operations, parameters) a nanosecond: product 1000 *
+ * 0.5, batched 1000 * 0.25, vector 100, memory 100, h2d 2, d2h 1, DHA read 0.5, DHA write 0.25, CPU memory 10, update
+ * 0.1. */
 #define TEST_DEVICE_LINK                                                                                               \
     "link:\n"                                                                                                          \
     "  h2d: {latency_ns: 5, mb_per_s: 2000}\n"                                                                         \

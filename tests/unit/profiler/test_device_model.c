@@ -3,7 +3,8 @@
 
 #include "profiler/device_model.h"
 
-/* embedding: y 8192, ids 256 and 32 rows of the table 8192 bytes = 16640 / 100 = 167, + 10. From host memory: 8192 * 2 + 7. */
+/* embedding: y 8192, ids 256 and 32 rows of the table 8192 bytes = 16640 / 100 = 167, + 10. From host memory: 8192 * 2
+ * + 7. */
 static void embedding_forward(void **state)
 {
     (void)state;
@@ -39,7 +40,8 @@ static void linear_layer(void **state)
     arena_close(a);
 }
 
-/* tanh: 2 * 8192 bytes and 8 * 2048 operations, both 164. Its gradient reads y and dy, writes dx: 24576 bytes. Loss: 4 + 128
+/* tanh: 2 * 8192 bytes and 8 * 2048 operations, both 164. Its gradient reads y and dy, writes dx: 24576 bytes. Loss: 4
+ * + 128
  * + 4 + 1280 + 256 bytes = 17 against 8 * 320 operations = 26; gradient 1280 + 1280 + 128 + 4 + 256 bytes = 30. */
 static void between_layers(void **state)
 {
@@ -144,8 +146,9 @@ static void batched_product(void **state)
     Graph *g = test_graph(a, test_shape);
     assert_int_equal(device_model_parse(&d, a, "d", TEST_DEVICE, strlen(TEST_DEVICE), &m), ST_OK);
     m->memory_mb_per_s = DEVICE_MAX_RATE;
-    Node n = {.call = {.op = FERRY_OP_MATMUL, .dtype = FERRY_F32, .m = 400, .k = 500, .n = 700, .rank = 2, .dim = {2, 3}},
-              .arg = {T_H, T_X, T_DH, -1, -1, -1, -1, -1}};
+    Node n = {
+        .call = {.op = FERRY_OP_MATMUL, .dtype = FERRY_F32, .m = 400, .k = 500, .n = 700, .rank = 2, .dim = {2, 3}},
+        .arg = {T_H, T_X, T_DH, -1, -1, -1, -1, -1}};
     KernelTime t;
     assert_int_equal(device_kernel_time(&d, m, &m->precision[0], g, &n, &t), ST_OK);
     assert_int_equal(t.kernel_ns, 10 + INT64_C(2) * 6 * 400 * 500 * 700 / 250);
@@ -252,7 +255,8 @@ static void shipped_devices(void **state)
         KernelTime t;
         Node *linear = &g->node.at[2], *dw = &g->node.at[6];
         assert_int_equal(device_kernel_time(&d, m[0], &m[0]->precision[2], g, linear, &t), ST_OK);
-        assert_in_range(device_placed_ns(m[0], &t, ON_GPU, ON_GPU), measured[i].gpu_ns * 3 / 4, measured[i].gpu_ns * 5 / 4);
+        assert_in_range(device_placed_ns(m[0], &t, ON_GPU, ON_GPU), measured[i].gpu_ns * 3 / 4,
+                        measured[i].gpu_ns * 5 / 4);
         assert_in_range(device_placed_ns(m[0], &t, ON_HOST, ON_GPU), measured[i].host_ns * 3 / 4,
                         measured[i].host_ns * 5 / 4);
         assert_int_equal(device_kernel_time(&d, m[0], &m[0]->precision[2], g, dw, &t), ST_OK);
@@ -265,12 +269,18 @@ static void shipped_devices(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(embedding_forward),     cmocka_unit_test(linear_layer),
-        cmocka_unit_test(between_layers),        cmocka_unit_test(units_and_edges),
-        cmocka_unit_test(dha_options),           cmocka_unit_test(accumulated_gradient),
-        cmocka_unit_test(frozen_parameters),     cmocka_unit_test(batched_product),
-        cmocka_unit_test(times_beyond_a_profile), cmocka_unit_test(wrong_files),
-        cmocka_unit_test(precision_without_rates), cmocka_unit_test(shipped_devices),
+        cmocka_unit_test(embedding_forward),
+        cmocka_unit_test(linear_layer),
+        cmocka_unit_test(between_layers),
+        cmocka_unit_test(units_and_edges),
+        cmocka_unit_test(dha_options),
+        cmocka_unit_test(accumulated_gradient),
+        cmocka_unit_test(frozen_parameters),
+        cmocka_unit_test(batched_product),
+        cmocka_unit_test(times_beyond_a_profile),
+        cmocka_unit_test(wrong_files),
+        cmocka_unit_test(precision_without_rates),
+        cmocka_unit_test(shipped_devices),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

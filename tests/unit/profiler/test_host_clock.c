@@ -1,4 +1,5 @@
-/* Measuring on the host: every quantity is there, larger work takes longer, contents are valid, devices are told apart. */
+/* Measuring on the host: every quantity is there, larger work takes longer, contents are valid, devices are told apart.
+ */
 #include "profiler_test.h"
 
 #include <math.h>
@@ -91,7 +92,7 @@ static void equal_work_once(void **state)
     g->tensor.at[T_W].root = T_W;
     g->param[1].count = g->param[0].count;
     g->param[1].bytes = g->param[0].bytes;
-    g->node.count = 2;  /* embedding, tanh */
+    g->node.count = 2; /* embedding, tanh */
     g->node.at[1].segment = 0;
     g->node.at[2] = g->node.at[1];
     g->node.at[2].segment = 4;
@@ -168,9 +169,10 @@ static void contents(void **state)
     for (size_t k = 0; k < sizeof integers / sizeof integers[0]; k++) {
         memset(p, 0xff, COUNT * 8);
         assert_int_equal(bench_fill(&b, p, false, integers[k], COUNT, 50257), ST_OK);
-        int64_t most = 0, bound = integers[k] == FERRY_BOOL ? 2 : ferry_dtype_bytes(integers[k]) == 1 ? 127
-                                  : ferry_dtype_bytes(integers[k]) == 2                               ? 32767
-                                                                                                      : 50257;
+        int64_t most = 0, bound = integers[k] == FERRY_BOOL             ? 2
+                                  : ferry_dtype_bytes(integers[k]) == 1 ? 127
+                                  : ferry_dtype_bytes(integers[k]) == 2 ? 32767
+                                                                        : 50257;
         for (int i = 0; i < COUNT; i++) {
             int64_t value = integers[k] == FERRY_I64   ? ((int64_t *)p)[i]
                             : integers[k] == FERRY_I32 ? ((int32_t *)p)[i]
@@ -253,8 +255,9 @@ static void model_is_deterministic(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_quantity), cmocka_unit_test(larger_takes_longer), cmocka_unit_test(equal_work_once),
-        cmocka_unit_test(failing_kernel), cmocka_unit_test(medians),             cmocka_unit_test(contents),
+        cmocka_unit_test(every_quantity),   cmocka_unit_test(larger_takes_longer),
+        cmocka_unit_test(equal_work_once),  cmocka_unit_test(failing_kernel),
+        cmocka_unit_test(medians),          cmocka_unit_test(contents),
         cmocka_unit_test(choice_of_device), cmocka_unit_test(model_is_deterministic),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,5 +1,5 @@
-/* profile.yaml: what is written is read back, the same profile has the same bytes, and what is wrong is refused with file and
- * line. */
+/* profile.yaml: what is written is read back, the same profile has the same bytes, and what is wrong is refused with
+ * file and line. */
 #include "profiler_test.h"
 
 static Profile *full_profile(Arena *a, const char *model_path)
@@ -61,7 +61,8 @@ static void round_trip(void **state)
     (void)state;
     Arena *a = arena_open();
     Diag d = {0};
-    char *folder = test_folder(a), *first = arena_printf(a, "%s/a.yaml", folder), *second = arena_printf(a, "%s/b.yaml", folder);
+    char *folder = test_folder(a), *first = arena_printf(a, "%s/a.yaml", folder),
+         *second = arena_printf(a, "%s/b.yaml", folder);
     Profile *p = full_profile(a, arena_printf(a, "%s/model.onnx", folder)), *q;
     if (profile_write(&d, p, first, false) != ST_OK || profile_read(&d, a, first, &q) != ST_OK ||
         profile_write(&d, q, second, false) != ST_OK)
@@ -123,7 +124,8 @@ static void path_of_the_model(void **state)
     (void)state;
     Arena *a = arena_open();
     Diag d = {0};
-    char *folder = test_folder(a), *sub = arena_printf(a, "%s/sub", folder), *path = arena_printf(a, "%s/sub/a.yaml", folder);
+    char *folder = test_folder(a), *sub = arena_printf(a, "%s/sub", folder),
+         *path = arena_printf(a, "%s/sub/a.yaml", folder);
     assert_int_equal(mkdir(sub, 0700), 0);
     Profile *p = full_profile(a, arena_printf(a, "%s/model.onnx", folder)), *q;
     assert_int_equal(profile_write(&d, p, path, false), ST_OK);
@@ -344,9 +346,9 @@ static void printing(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(round_trip),    cmocka_unit_test(path_of_the_model), cmocka_unit_test(overwriting),
-        cmocka_unit_test(wrong_files),   cmocka_unit_test(missing_parts),     cmocka_unit_test(damaged_texts),
-        cmocka_unit_test(allocations_fail), cmocka_unit_test(matching),       cmocka_unit_test(printing),
+        cmocka_unit_test(round_trip),       cmocka_unit_test(path_of_the_model), cmocka_unit_test(overwriting),
+        cmocka_unit_test(wrong_files),      cmocka_unit_test(missing_parts),     cmocka_unit_test(damaged_texts),
+        cmocka_unit_test(allocations_fail), cmocka_unit_test(matching),          cmocka_unit_test(printing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
