@@ -276,6 +276,15 @@ static void emit_store(Emitter *e, const Step *step, const char *name)
     close_function(e);
 }
 
+/* Place of a parameter's partial sum: trained parameters in order. */
+static int partial_index(const Graph *g, int param)
+{
+    int n = 0;
+    for (int i = 0; i < param; i++)
+        n += g->param[i].grad >= 0;
+    return n;
+}
+
 static void emit_sqnorm(Emitter *e, const Step *step, const char *name)
 {
     const StepList *s = e->steps;
@@ -285,8 +294,8 @@ static void emit_sqnorm(Emitter *e, const Step *step, const char *name)
     for (int i = 0; i < u->n_param; i++) {
         int p = u->param[i];
         if (e->graph->param[p].grad >= 0)
-            text_add(&e->text, "    TRY(ferry_sqnorm(s->update, T, &s->partials[%d], %s, %" PRId64 "));\n", p,
-                     emit_buffer(e, s->host_grad_buffer[p]), e->graph->param[p].count);
+            text_add(&e->text, "    TRY(ferry_sqnorm(s->update, T, &s->partials[%d], %s, %" PRId64 "));\n",
+                     partial_index(e->graph, p), emit_buffer(e, s->host_grad_buffer[p]), e->graph->param[p].count);
     }
     add_record(e, step);
     close_function(e);
@@ -379,8 +388,8 @@ static void emit_norm(Emitter *e, const Step *step)
     open_function(e, "grad_norm", ", double clip");
     add_waits(e, step);
     text_add(&e->text,
-             "    TRY(ferry_grad_norm(s->update, &s->norm[s->parity][0], &s->norm[s->parity][1], s->partials,\n"
-             "                        SCHEDULE_PARAMS, clip));\n");
+             "    TRY(ferry_grad_norm(s->update, &s->norm[s->parity][0], &s->norm[s->parity][1], s->partials, %d, clip));\n",
+             partial_index(e->graph, e->graph->n_param));
     add_record(e, step);
     close_function(e);
 }

@@ -133,7 +133,6 @@ static Status offload_at(Search *s, Candidate *c, double factor)
     Candidate *with;
     TRY(search_copy(s, &c->plan, &p));
     TRY(offload_choices(s, part_of(all_grad_bytes(s->g), factor), &p));
-    p.reserve_factor = factor;
     return search_add(s, &p, c->from, &with);
 }
 

@@ -111,7 +111,7 @@ static Status run_kernel(Machine *m)
             }
             bool gpu = m->use[unit] - 1 >= m->s->plan->unit[unit].first_gpu_use;
             buffer = of_param(m, t->param, gpu ? BUFFER_PARAM : BUFFER_MASTER);
-            tag = m->iteration;
+            tag = g->param[t->param].trainable ? m->iteration : 0; /* a frozen one stays as it began */
         } else if (t->kind == TENSOR_GRADIENT) {
             buffer = of_param(m, t->param, grad_on_gpu(m, t->param) ? BUFFER_GRAD : BUFFER_HOST_GRAD);
         } else {

@@ -214,6 +214,7 @@ static Status make(Search *s, const Algorithm *algorithm, Plan **out)
         return no_fit(s, mem, host);
     c->plan.budget_bytes = mem;
     c->plan.host_budget_bytes = host;
+    c->plan.reserve_factor = o->reserve_factor;
     c->plan.profile_path = s->p->path;
     memcpy(c->plan.profile_hash, s->p->hash, sizeof c->plan.profile_hash);
     TRY(plan_evaluate(s->d, s->a, s->g, s->p, &c->plan));

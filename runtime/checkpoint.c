@@ -54,6 +54,9 @@ static ferry_status checkpoint_open(const char *dir, const ferry_tensor *const p
         for (int i = 0; i < count; i++) {
             const char *name = parts[0][i].name;
             const ferry_tensor *t = &parts[k][i];
+            if (k > 0 && t->name == NULL && t->data == NULL) {
+                continue; /* a frozen parameter has no state */
+            }
             int64_t bytes = ferry_tensor_bytes(t);
             if (name == NULL || bytes < 0 || (bytes > 0 && t->data == NULL)) {
                 char text[FERRYI_NAME_TEXT];

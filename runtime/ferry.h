@@ -110,7 +110,8 @@ ferry_status ferry_pool_stitch(ferry_pool *p, const ferry_piece *pieces, int cou
 int64_t ferry_pool_bytes(const ferry_pool *p);           /* physical bytes that the pool holds */
 int64_t ferry_device_peak_bytes(const ferry_device *d);  /* most bytes that the device's pools held at once */
 
-/* Copies, enqueued. h2d on a LOAD stream, d2h on a STORE stream; host pointers are pinned. */
+/* Copies, enqueued. h2d on a LOAD stream, d2h on a STORE stream, both also on a COMPUTE stream. The host side lies in memory
+ * of ferry_host_alloc and the device side in a pool, or the call is FERRY_USAGE. */
 ferry_status ferry_copy_h2d(ferry_stream *s, void *dst, const void *src, int64_t bytes);
 ferry_status ferry_copy_d2h(ferry_stream *s, void *dst, const void *src, int64_t bytes);
 
@@ -171,8 +172,9 @@ const ferry_op_info *ferry_op_get(ferry_op op);
 /* Enqueues one kernel. Checks the sizes that it can check; never reads the data at the time of the call. */
 ferry_status ferry_launch(ferry_stream *s, const ferry_kernel *call);
 
-/* Bytes from arg[i] on that the call reads or writes (the highest touched byte plus 1); 0 when absent. A negative-offset
- * access never occurs. Used for access checking and by the compiler for accesses of steps. */
+/* Bytes from arg[i] on that the call reads or writes (the highest touched byte plus 1); 0 when absent, -1 when a size or
+ * stride is wrong (such a call is refused). A negative-offset access never occurs. Used for access checking and by the
+ * compiler for accesses of steps. */
 int64_t ferry_kernel_extent_bytes(const ferry_kernel *call, int arg);
 
 /* Named calls, for emitted code and for people. Shapes as in ferry_ops.def. flags: any of these. */
@@ -242,7 +244,8 @@ ferry_status ferry_grad_norm(ferry_stream *s, double *norm, double *scale, const
  * AVX2 versions give the same bits. */
 ferry_status ferry_adamw(ferry_stream *s, ferry_dtype t, void *p, void *m, void *v, const void *g, const double *scale,
                          int64_t n, ferry_adamw_args args);
-/* A function called on the stream's thread; for hand-over and tests. */
+/* A function called on the stream's thread; for hand-over and tests. Not called after a failure of the device, as all
+ * enqueued work: who waits for it uses an event or a sync, which then say what failed. */
 ferry_status ferry_stream_call(ferry_stream *s, void (*fn)(void *), void *arg);
 
 /* ---- training data, weights, checkpoints, logs ------------------------------------------------------------------ */
@@ -308,7 +311,8 @@ void ferry_data_close(ferry_data *d);
 
 /* A checkpoint: DIR/checkpoint.safetensors with the parameters under their names, AdamW's state under "optimizer.m.NAME" and
  * "optimizer.v.NAME", and the metadata schema "ferryc/checkpoint/1" and step (steps done, decimal). params, m and v have
- * `count` tensors each; the names of m and v are not read. Saving makes DIR and the folders above it where they are missing,
+ * `count` tensors each; of m and v the names are not written, and one without a name and data stands for a frozen parameter,
+ * which has no state. Saving makes DIR and the folders above it where they are missing,
  * and is atomic: after a failure the checkpoint before it is still whole. */
 ferry_status ferry_checkpoint_save(const char *dir, const ferry_tensor *params, const ferry_tensor *m, const ferry_tensor *v,
                                    int count, int64_t step);

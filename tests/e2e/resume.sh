@@ -3,12 +3,14 @@
 . "${FERRY_SOURCE:?}/tests/e2e/lib.sh"
 quiet ferryc profile "$models/gpt2/dynamo.onnx" --loss cross_entropy --dim batch=4 --dim seq=32 \
     --device "model:$FERRY_SOURCE/tests/data/mixed-device.yaml"
-for clip in "" "--clip"; do
+quiet ferryc profile "$models/gpt2/dynamo.onnx" --loss cross_entropy --dim batch=4 --dim seq=32 --freeze '*wpe*' --freeze '*.ln_?.*' \
+    --device "model:$FERRY_SOURCE/tests/data/mixed-device.yaml" -o frozen.yaml
+for clip in "" "--clip" "frozen.yaml"; do
     quiet ferryc plan -o plan$clip.yaml $clip
     quiet ferryc emit plan$clip.yaml -o s$clip
     build_schedule s$clip
     args=(--data "$models/gpt2/data")
-    [ -n "$clip" ] && args+=(--clip 0.5)
+    [ "$clip" = --clip ] && args+=(--clip 0.5)
     quiet s$clip/trainer "${args[@]}" --steps 20 --log whole.jsonl --save whole
     quiet s$clip/trainer "${args[@]}" --steps 10 --log parts.jsonl --save half
     quiet s$clip/trainer "${args[@]}" --steps 20 --log parts.jsonl --resume half --save parts

@@ -71,7 +71,7 @@ static void check_cases(const char *path, int least)
 static void cases_23(void **state)
 {
     (void)state;
-    check_cases(ROOT "data/onnx/cases23.onnx", 402);
+    check_cases(ROOT "data/onnx/cases23.onnx", 396);
 }
 
 static void cases_12(void **state)
