@@ -190,14 +190,42 @@ static void add_comment(const Call *c)
     text_add(t, " */\n");
 }
 
-Status emit_kernel(Emitter *e, const Step *step)
+/* Breaks the statement that begins at `start` at commas between the arguments of its inner call: 120 columns. */
+static void wrap(Emitter *e, size_t start)
+{
+    enum { WIDTH = 120, INDENT = 8, CALL_DEPTH = 2 };
+    Text *t = &e->text;
+    if (t->failed || t->size - start <= WIDTH + 1)
+        return;
+    char *line = arena_strdup(e->arena, t->at + start);
+    if (!line) {
+        t->failed = true;
+        return;
+    }
+    t->size = start;
+    size_t begin = 0, fits = 0, column = 0;
+    int depth = 0;
+    for (size_t i = 0; line[i]; i++, column++) {
+        depth += line[i] == '(' ? 1 : line[i] == ')' ? -1 : 0;
+        if (column >= WIDTH && fits > begin) {
+            text_add_bytes(t, line + begin, fits - begin);
+            text_add(t, "\n%*s", INDENT, "");
+            begin = fits + 1; /* the space after the comma */
+            column = INDENT + i - begin;
+        }
+        if (line[i] == ',' && line[i + 1] == ' ' && depth == CALL_DEPTH)
+            fits = i + 1;
+    }
+    text_add_bytes(t, line + begin, strlen(line + begin));
+}
+
+static Status emit_call(Emitter *e, const Step *step)
 {
     const Node *n = &e->graph->node.at[step->node];
     const ferry_kernel *k = &n->call;
     Call c = {e, n, k};
     Text *t = &e->text;
     const ferry_op_info *info = ferry_op_get(k->op);
-    add_comment(&c);
     text_add(t, "    TRY(ferry_%s(s->compute, ", info->name);
     if (k->op == FERRY_OP_CAST) {
         text_add(t, "%s, %s, ", dtype_enum(e, k->dtype2), argument(&c, 0));
@@ -319,5 +347,16 @@ Status emit_kernel(Emitter *e, const Step *step)
         return diag_fail(e->diag, ST_FAILED, "codegen: kernel %d of node %s has no printer", (int)k->op, n->name);
     }
     text_add(t, "));\n");
+    return ST_OK;
+}
+
+Status emit_kernel(Emitter *e, const Step *step)
+{
+    const Node *n = &e->graph->node.at[step->node];
+    const Call c = {e, n, &n->call};
+    add_comment(&c);
+    const size_t start = e->text.size;
+    TRY(emit_call(e, step));
+    wrap(e, start);
     return ST_OK;
 }

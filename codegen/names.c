@@ -155,7 +155,8 @@ static const char *upper(Arena *a, const char *prefix, const char *id)
     return s;
 }
 
-static const char *event_name(Arena *a, const StepList *s, const Names *names, const Step *step)
+static const char *event_name(Arena *a, const StepList *s, const Names *names, const Step *step, const char *prefix,
+                              size_t length)
 {
     switch (step->kind) {
     case STEP_STAGE:
@@ -183,7 +184,7 @@ static const char *event_name(Arena *a, const StepList *s, const Names *names, c
     char *id = identifier(a, n->name);
     if (!id)
         return NULL;
-    return upper(a, step->phase == PHASE_FP ? "FWD_" : "BWD_", id);
+    return upper(a, step->phase == PHASE_FP ? "FWD_" : "BWD_", without_prefix(id, prefix, length));
 }
 
 Status names_make(Diag *d, Arena *a, const StepList *s, Names *out)
@@ -278,7 +279,7 @@ Status names_make(Diag *d, Arena *a, const StepList *s, Names *out)
             waited[s->step[i].wait[k].step] = true;
     for (int i = 0; i < s->n_step; i++)
         if (waited[i]) {
-            const char *name = event_name(a, s, out, &s->step[i]);
+            const char *name = event_name(a, s, out, &s->step[i], g->n_layer ? layer[0] : "", prefix);
             if (!name || !(out->event[i] = unique(a, &events, name)))
                 return diag_oom(d);
         }
