@@ -49,6 +49,8 @@ typedef struct Emitter {
 
 /* emit_calls.c: one kernel call, with a comment of its shapes. */
 Status emit_kernel(Emitter *e, const Step *step);
+/* Breaks a long statement that begins at this place of e->text between the arguments of its inner call. */
+void emit_wrap(Emitter *e, size_t start);
 /* Expression of a buffer's address: "s->gpu.wte", "s->host.wte", "s->act.h_0_y". */
 const char *emit_buffer(Emitter *e, int buffer);
 

@@ -191,7 +191,7 @@ static void add_comment(const Call *c)
 }
 
 /* Breaks the statement that begins at `start` at commas between the arguments of its inner call: 120 columns. */
-static void wrap(Emitter *e, size_t start)
+void emit_wrap(Emitter *e, size_t start)
 {
     enum { WIDTH = 120, INDENT = 8, CALL_DEPTH = 2 };
     Text *t = &e->text;
@@ -357,6 +357,6 @@ Status emit_kernel(Emitter *e, const Step *step)
     add_comment(&c);
     const size_t start = e->text.size;
     TRY(emit_call(e, step));
-    wrap(e, start);
+    emit_wrap(e, start);
     return ST_OK;
 }

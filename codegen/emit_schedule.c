@@ -324,11 +324,13 @@ static void emit_adamw(Emitter *e, const Step *step, const char *name)
         int p = u->param[i];
         if (e->graph->param[p].grad < 0)
             continue;
+        const size_t start = e->text.size;
         text_add(&e->text, "    TRY(ferry_adamw(s->update, T, %s, ", emit_buffer(e, s->master_buffer[p]));
         text_add(&e->text, "%s, ", emit_buffer(e, state_buffer(s, BUFFER_STATE_M, p)));
         text_add(&e->text, "%s, ", emit_buffer(e, state_buffer(s, BUFFER_STATE_V, p)));
         text_add(&e->text, "%s, %s, %" PRId64 ", args));\n", emit_buffer(e, s->host_grad_buffer[p]),
                  e->plan->clip ? "&s->norm[s->parity][1]" : "NULL", e->graph->param[p].count);
+        emit_wrap(e, start);
     }
     add_record(e, step);
     close_function(e);

@@ -1,19 +1,15 @@
-/* autodiff.c - the reverse pass: forward kernels in reverse order, each through the rule of its op. grad.h has the theory. */
+/* autodiff.c - the reverse pass: forward kernels in reverse order, each through the rule of its op. grad.h has the
+ * theory. */
 #include <string.h>
 
 #include "graph/grad.h"
 
 const GradRow grad_rows[FERRY_OP_COUNT] = {
-    [FERRY_OP_LINEAR] = {7, grad_linear},
-    [FERRY_OP_MATMUL] = {3, grad_matmul},
-    [FERRY_OP_UNARY] = {1, grad_unary},
-    [FERRY_OP_BINARY] = {3, grad_binary},
-    [FERRY_OP_WHERE] = {6, grad_where},
-    [FERRY_OP_REDUCE] = {1, grad_reduce},
-    [FERRY_OP_COPY] = {1, grad_copy},
-    [FERRY_OP_SOFTMAX] = {1, grad_softmax},
-    [FERRY_OP_LAYERNORM] = {7, grad_layernorm},
-    [FERRY_OP_EMBEDDING] = {1, grad_embedding},
+    [FERRY_OP_LINEAR] = {7, grad_linear},       [FERRY_OP_MATMUL] = {3, grad_matmul},
+    [FERRY_OP_UNARY] = {1, grad_unary},         [FERRY_OP_BINARY] = {3, grad_binary},
+    [FERRY_OP_WHERE] = {6, grad_where},         [FERRY_OP_REDUCE] = {1, grad_reduce},
+    [FERRY_OP_COPY] = {1, grad_copy},           [FERRY_OP_SOFTMAX] = {1, grad_softmax},
+    [FERRY_OP_LAYERNORM] = {7, grad_layernorm}, [FERRY_OP_EMBEDDING] = {1, grad_embedding},
     [FERRY_OP_XENT] = {1, grad_xent},
 };
 
@@ -22,7 +18,8 @@ Status grad_fail(Autodiff *a, const Node *n, const char *what)
     return diag_fail(a->d, ST_MODEL, "%s: node '%s' (%s): %s", a->g->model->path, n->name, n->onnx_op, what);
 }
 
-/* ---- gradients of forward roots -------------------------------------------------------------------------------------- */
+/* ---- gradients of forward roots
+ * -------------------------------------------------------------------------------------- */
 
 bool grad_wanted(const Autodiff *a, int x)
 {
@@ -218,14 +215,15 @@ Status grad_temp(Autodiff *a, int x, int rank, const int64_t *dim, int *out)
     return grow_share(a);
 }
 
-/* ---- what needs a gradient ------------------------------------------------------------------------------------------- */
+/* ---- what needs a gradient
+ * ------------------------------------------------------------------------------------------- */
 
 /* Readers of each forward root, in execution order. */
 static Status index_readers(Autodiff *a)
 {
     Graph *g = a->g;
     a->reader_at = ARENA_NEW(g->arena, int, a->n_tensor + 1);
-    a->reader = ARENA_NEW(g->arena, int, (size_t)g->node.count * FERRY_MAX_ARGS);
+    a->reader = ARENA_NEW(g->arena, int, (size_t)g->node.count *FERRY_MAX_ARGS);
     int *next = ARENA_NEW(g->arena, int, a->n_tensor + 1);
     if (a->reader_at == NULL || a->reader == NULL || next == NULL)
         return diag_oom(a->d);
@@ -307,7 +305,8 @@ static Status find_gradients(Autodiff *a)
     return index_readers(a);
 }
 
-/* ---- the pass -------------------------------------------------------------------------------------------------------- */
+/* ---- the pass
+ * -------------------------------------------------------------------------------------------------------- */
 
 /* d loss / d loss = 1, shared by one reader more than there is, so that nothing is ever added to it. */
 static Status seed(Autodiff *a)
@@ -341,7 +340,8 @@ static Status freeze_unreached(Autodiff *a)
     for (int p = 0; p < g->n_param; p++) {
         Param *param = &g->param[p];
         if (param->trainable && param->grad < 0) {
-            diag_warn(a->d, "%s: parameter '%s' does not influence the loss; it is not trained", g->model->path, param->name);
+            diag_warn(a->d, "%s: parameter '%s' does not influence the loss; it is not trained", g->model->path,
+                      param->name);
             param->trainable = false;
         }
         trained += param->trainable;

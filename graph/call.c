@@ -89,8 +89,8 @@ ferry_kernel call_binary(ferry_op op, ferry_dtype t, ferry_fn fn, int rank, cons
     return c;
 }
 
-ferry_kernel call_where(ferry_dtype t, int rank, const int64_t *dim, const int64_t *cond_stride, const int64_t *a_stride,
-                        const int64_t *b_stride)
+ferry_kernel call_where(ferry_dtype t, int rank, const int64_t *dim, const int64_t *cond_stride,
+                        const int64_t *a_stride, const int64_t *b_stride)
 {
     ferry_kernel c = call_new(FERRY_OP_WHERE, t);
     set_space(&c, rank, dim, (const int64_t *const[]){cond_stride, a_stride, b_stride}, 3);
@@ -148,7 +148,8 @@ bool call_is_identity_copy(const ferry_kernel *c)
 
 bool call_is_transpose_2d(const ferry_kernel *c, int64_t *rows, int64_t *cols)
 {
-    if (c->op != FERRY_OP_COPY || c->rank != 2 || c->alpha != 1 || c->accumulate || c->offset[0] != 0 || c->offset[1] != 0)
+    if (c->op != FERRY_OP_COPY || c->rank != 2 || c->alpha != 1 || c->accumulate || c->offset[0] != 0 ||
+        c->offset[1] != 0)
         return false;
     /* y[i, j] = x[j, i]: y is walked densely, x by columns */
     if (c->stride[0][0] != c->dim[1] || c->stride[0][1] != 1 || c->stride[1][0] != 1 || c->stride[1][1] != c->dim[0])

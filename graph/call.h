@@ -1,6 +1,6 @@
 /* call.h - kernel calls without argument pointers, as values: one function for each ferry_op that the compiler makes.
- * Strided calls are simplified: dimensions of size 1 are dropped and neighbours that are walked as one are merged, so that
- * an addition of two equal shapes is a call of rank 1 whatever the rank was. */
+ * Strided calls are simplified: dimensions of size 1 are dropped and neighbours that are walked as one are merged, so
+ * that an addition of two equal shapes is a call of rank 1 whatever the rank was. */
 #ifndef FERRY_GRAPH_CALL_H
 #define FERRY_GRAPH_CALL_H
 
@@ -8,7 +8,8 @@
 
 /* Row-major strides of a dense tensor. */
 void strides_dense(int rank, const int64_t *dim, int64_t *stride);
-/* Strides with which a dense tensor is read when it is broadcast to `rank` dimensions (numpy's rule, aligned on the right). */
+/* Strides with which a dense tensor is read when it is broadcast to `rank` dimensions (numpy's rule, aligned on the
+ * right). */
 void strides_broadcast(int rank, int from_rank, const int64_t *from_dim, int64_t *stride);
 /* Product of rank dims, 1 for rank 0. */
 int64_t dims_count(int rank, const int64_t *dim);
@@ -22,8 +23,8 @@ ferry_kernel call_unary(ferry_op op, ferry_dtype t, ferry_fn fn, int64_t n);
 /* op is BINARY, BINARY_GRAD_A or BINARY_GRAD_B */
 ferry_kernel call_binary(ferry_op op, ferry_dtype t, ferry_fn fn, int rank, const int64_t *dim, const int64_t *a_stride,
                          const int64_t *b_stride);
-ferry_kernel call_where(ferry_dtype t, int rank, const int64_t *dim, const int64_t *cond_stride, const int64_t *a_stride,
-                        const int64_t *b_stride);
+ferry_kernel call_where(ferry_dtype t, int rank, const int64_t *dim, const int64_t *cond_stride,
+                        const int64_t *a_stride, const int64_t *b_stride);
 ferry_kernel call_reduce(ferry_dtype t, ferry_fn fn, int rank, const int64_t *dim, uint32_t axes);
 ferry_kernel call_copy(ferry_dtype t, int rank, const int64_t *dim, int64_t y_offset, const int64_t *y_stride,
                        int64_t x_offset, const int64_t *x_stride, double alpha);

@@ -1,9 +1,9 @@
 /* fold.h - what the evaluators of constant folding share.
  *
  * Data that repeats along an axis is kept once: v->data_dim[k] is 1 there although v->dim[k] is larger. A causal mask
- * expanded to [batch, 1, seq, seq] is then seq * seq elements while folding, the index tensors behind it are seq elements
- * each, and a mask of ones is one element. Evaluators read data as an array of shape data_dim and broadcast; those that
- * cannot ask for dense data. */
+ * expanded to [batch, 1, seq, seq] is then seq * seq elements while folding, the index tensors behind it are seq
+ * elements each, and a mask of ones is one element. Evaluators read data as an array of shape data_dim and broadcast;
+ * those that cannot ask for dense data. */
 #ifndef FERRY_GRAPH_FOLD_H
 #define FERRY_GRAPH_FOLD_H
 
@@ -13,8 +13,8 @@
 static const int64_t FOLD_VALUE_BYTES = (int64_t)256 << 20;
 static const int64_t FOLD_TOTAL_BYTES = (int64_t)1 << 30;
 
-/* Memory for output i with this data_dim (of the output's rank). NULL: too large, or out of memory, or not wanted: the evaluator
- * then returns d->status, and the value stays computed. */
+/* Memory for output i with this data_dim (of the output's rank). NULL: too large, or out of memory, or not wanted: the
+ * evaluator then returns d->status, and the value stays computed. */
 void *fold_output(Diag *d, Model *m, ModelNode *n, int i, const int64_t *data_dim);
 /* The same with data_dim = dim. */
 void *fold_output_dense(Diag *d, Model *m, ModelNode *n, int i);
@@ -38,8 +38,8 @@ int64_t num_int(ferry_dtype t, const void *p, int64_t i); /* of integers and boo
 void num_put_real(ferry_dtype t, void *p, int64_t i, double x);
 void num_put_int(ferry_dtype t, void *p, int64_t i, int64_t x);
 
-/* Visits an iteration space row by row: `each` gets the offsets of up to 4 arrays at the row's begin, and the row's length
- * with the arrays' strides along it. */
+/* Visits an iteration space row by row: `each` gets the offsets of up to 4 arrays at the row's begin, and the row's
+ * length with the arrays' strides along it. */
 typedef struct Walk {
     int rank;
     int64_t dim[MAX_RANK];

@@ -1,14 +1,15 @@
 /* fold_elementwise.c - evaluators that work element by element, with broadcasting, over every type.
  *
- * Floats are computed in double and rounded once to their type, which gives the correctly rounded result for + - * / and the
- * square root of 32 bits and less. Integers are computed in 64 bits and wrap to their type. All of it runs over data_dim,
- * so that what repeats is computed once. */
+ * Floats are computed in double and rounded once to their type, which gives the correctly rounded result for + - * /
+ * and the square root of 32 bits and less. Integers are computed in 64 bits and wrap to their type. All of it runs over
+ * data_dim, so that what repeats is computed once. */
 #include <math.h>
 #include <string.h>
 
 #include "graph/fold.h"
 
-/* The iteration space over the data of `count` inputs of the node from `first` on, and of its output 0, which is array 0. */
+/* The iteration space over the data of `count` inputs of the node from `first` on, and of its output 0, which is array
+ * 0. */
 static void *start_walk(Diag *d, Model *m, ModelNode *n, int first, int count, Walk *w)
 {
     const Value *y = node_out(m, n, 0);
@@ -34,7 +35,7 @@ static void *start_walk(Diag *d, Model *m, ModelNode *n, int first, int count, W
     return fold_output(d, m, n, 0, w->dim);
 }
 
-/* ---- one input ------------------------------------------------------------------------------------------------------- */
+/* ---- one input ---------------------------------------------------------------------------------- */
 
 static double op_sqrt(double x)
 {
@@ -68,9 +69,22 @@ static double op_is_nan(double x)
 static const struct {
     const char *op;
     double (*f)(double);
-} unary[] = {{"Neg", op_neg}, {"Abs", fabs}, {"Sqrt", op_sqrt}, {"Reciprocal", op_reciprocal}, {"Exp", exp},
-             {"Log", log}, {"Tanh", tanh}, {"Erf", erf}, {"Sigmoid", op_sigmoid}, {"Relu", op_relu},
-             {"Sin", sin}, {"Cos", cos}, {"Floor", floor}, {"Ceil", ceil}, {"Sign", op_sign}, {"IsNaN", op_is_nan}};
+} unary[] = {{"Neg", op_neg},
+             {"Abs", fabs},
+             {"Sqrt", op_sqrt},
+             {"Reciprocal", op_reciprocal},
+             {"Exp", exp},
+             {"Log", log},
+             {"Tanh", tanh},
+             {"Erf", erf},
+             {"Sigmoid", op_sigmoid},
+             {"Relu", op_relu},
+             {"Sin", sin},
+             {"Cos", cos},
+             {"Floor", floor},
+             {"Ceil", ceil},
+             {"Sign", op_sign},
+             {"IsNaN", op_is_nan}};
 
 /* Neg, Abs, Sign and Relu of integers, Not of bools; unsigned numbers are never negative. */
 static int64_t unary_int(char op, bool is_unsigned, int64_t x)
@@ -180,15 +194,29 @@ Status fold_clip(Diag *d, Model *m, ModelNode *n)
     return d->status;
 }
 
-/* ---- two inputs ------------------------------------------------------------------------------------------------------ */
+/* ---- two inputs --------------------------------------------------------------------------------- */
 
 typedef enum Binary {
-    B_ADD, B_SUB, B_MUL, B_DIV, B_MOD, B_POW, B_MAX, B_MIN, B_EQUAL, B_LESS, B_LESS_EQUAL, B_GREATER, B_GREATER_EQUAL,
-    B_AND, B_OR, B_COUNT
+    B_ADD,
+    B_SUB,
+    B_MUL,
+    B_DIV,
+    B_MOD,
+    B_POW,
+    B_MAX,
+    B_MIN,
+    B_EQUAL,
+    B_LESS,
+    B_LESS_EQUAL,
+    B_GREATER,
+    B_GREATER_EQUAL,
+    B_AND,
+    B_OR,
+    B_COUNT
 } Binary;
-static const char *const binary_name[B_COUNT] = {"Add",   "Sub",  "Mul",         "Div",     "Mod",
-                                                 "Pow",   "Max",  "Min",         "Equal",   "Less",
-                                                 "LessOrEqual", "Greater", "GreaterOrEqual", "And", "Or"};
+static const char *const binary_name[B_COUNT] = {
+    "Add", "Sub", "Mul", "Div", "Mod", "Pow", "Max", "Min", "Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual",
+    "And", "Or"};
 
 static double binary_real(Binary op, double a, double b)
 {
@@ -316,7 +344,8 @@ Status fold_binary(Diag *d, Model *m, ModelNode *n)
         for (int64_t i = 0; i < w.row; i++) {
             int64_t ia = w.offset[1] + i * w.step[1], ib = w.offset[2] + i * w.step[2], iy = w.offset[0] + i;
             if (real) {
-                num_put_real(y->dtype, out, iy, binary_real(op, num_real(a->dtype, a->data, ia), num_real(b->dtype, b->data, ib)));
+                num_put_real(y->dtype, out, iy,
+                             binary_real(op, num_real(a->dtype, a->data, ia), num_real(b->dtype, b->data, ib)));
                 continue;
             }
             int64_t x1 = num_int(a->dtype, a->data, ia), x2 = num_int(b->dtype, b->data, ib);

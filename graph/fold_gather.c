@@ -1,4 +1,5 @@
-/* fold_gather.c - evaluators that read or write by index. Negative indices count from the end; every index is checked. */
+/* fold_gather.c - evaluators that read or write by index. Negative indices count from the end; every index is checked.
+ */
 #include <string.h>
 
 #include "graph/fold.h"
@@ -36,8 +37,8 @@ Status fold_gather(Diag *d, Model *m, ModelNode *n)
             int64_t at;
             TRY(resolve(d, m, n, num_int(index->dtype, index->data, i), x->dim[axis], &at));
             at = x->data_dim[axis] == 1 ? 0 : at;
-            memcpy(out + (size_t)(o * count + i) * row, (const uint8_t *)x->data + (size_t)(o * x->data_dim[axis] + at) * row,
-                   row);
+            memcpy(out + (size_t)(o * count + i) * row,
+                   (const uint8_t *)x->data + (size_t)(o * x->data_dim[axis] + at) * row, row);
         }
     return ST_OK;
 }
@@ -69,8 +70,8 @@ Status fold_gather_elements(Diag *d, Model *m, ModelNode *n)
 }
 
 /* One index tuple: the offset of what it addresses. */
-static Status tuple_offset(Diag *d, const Model *m, const ModelNode *n, const Value *x, const int64_t *stride, int first,
-                           ferry_dtype t, const void *index, int64_t at, int64_t tuple, int64_t *out)
+static Status tuple_offset(Diag *d, const Model *m, const ModelNode *n, const Value *x, const int64_t *stride,
+                           int first, ferry_dtype t, const void *index, int64_t at, int64_t tuple, int64_t *out)
 {
     *out = 0;
     for (int64_t k = 0; k < tuple; k++) {
@@ -98,7 +99,8 @@ Status fold_gather_nd(Diag *d, Model *m, ModelNode *n)
         step *= x->dim[k];
         slice = k >= batch + tuple ? step : slice;
     }
-    int64_t batches = dims_count((int)batch, index->dim), per = dims_count(index->rank - 1 - (int)batch, index->dim + batch);
+    int64_t batches = dims_count((int)batch, index->dim),
+            per = dims_count(index->rank - 1 - (int)batch, index->dim + batch);
     int64_t batch_stride = batch ? stride[batch - 1] : 0;
     size_t each = ferry_dtype_bytes(x->dtype), bytes = (size_t)slice * each;
     for (int64_t i = 0, count = batches * per; i < count; i++, out += bytes) {

@@ -1,4 +1,5 @@
-/* fold_math.c - evaluators of reductions, running sums, softmax and products of constants: small tables, computed plainly. */
+/* fold_math.c - evaluators of reductions, running sums, softmax and products of constants: small tables, computed
+ * plainly. */
 #include <math.h>
 #include <string.h>
 
@@ -182,7 +183,8 @@ Status fold_matmul(Diag *d, Model *m, ModelNode *n)
     /* as [batch.., rows, inner] and [batch.., inner, columns]: a vector's missing axis is added and dropped again */
     bool vector_a = a->rank == 1, vector_b = b->rank == 1;
     Walk w = {.rank = y->rank - !vector_a - !vector_b, .arrays = 2};
-    int64_t sa[MAX_RANK], sb[MAX_RANK], rows = vector_a ? 1 : a->dim[a->rank - 2], columns = vector_b ? 1 : b->dim[b->rank - 1];
+    int64_t sa[MAX_RANK], sb[MAX_RANK], rows = vector_a ? 1 : a->dim[a->rank - 2],
+                                        columns = vector_b ? 1 : b->dim[b->rank - 1];
     fold_strides(a, a->rank, sa);
     fold_strides(b, b->rank, sb);
     for (int k = 0; k < w.rank; k++) {

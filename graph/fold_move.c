@@ -4,8 +4,8 @@
 #include "graph/fold.h"
 
 /* Copies an index space between two arrays of elements of `each` bytes. Offsets and strides in elements. */
-static void copy_block(int rank, const int64_t *dim, size_t each, uint8_t *to, const int64_t *to_stride, const uint8_t *from,
-                       const int64_t *from_stride)
+static void copy_block(int rank, const int64_t *dim, size_t each, uint8_t *to, const int64_t *to_stride,
+                       const uint8_t *from, const int64_t *from_stride)
 {
     Walk w = {.rank = rank, .arrays = 2};
     for (int k = 0; k < rank; k++) {
@@ -153,7 +153,8 @@ Status fold_expand(Diag *d, Model *m, ModelNode *n)
     return ST_OK;
 }
 
-/* The repeated part of an axis as an axis of its own: [2, 3] tiled [5, 4] is [5, 2, 4, 3] with strides 0 for 5 and 4. */
+/* The repeated part of an axis as an axis of its own: [2, 3] tiled [5, 4] is [5, 2, 4, 3] with strides 0 for 5 and 4.
+ */
 Status fold_tile(Diag *d, Model *m, ModelNode *n)
 {
     const Value *x = node_in(m, n, 0), *y = node_out(m, n, 0);

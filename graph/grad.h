@@ -1,14 +1,15 @@
 /* grad.h - reverse mode over kernels: what the gradient rules (grad_*.c) use.
  *
- * Gradients are kept for the roots of forward tensors: a view has the gradient of its root, in its own shape, so views need
- * no rule. A forward root's gradient is the sum of one contribution for each kernel that reads it, and the contributions
- * arrive while those kernels are differentiated, the last reader first.
+ * Gradients are kept for the roots of forward tensors: a view has the gradient of its root, in its own shape, so views
+ * need no rule. A forward root's gradient is the sum of one contribution for each kernel that reads it, and the
+ * contributions arrive while those kernels are differentiated, the last reader first.
  *
- * Ownership. The gradient of a sum's operand is the sum's own gradient, unchanged: no copy is made, both forward tensors
- * share the bytes (Autodiff.share counts the forward roots that still read them). Bytes with one reader may be added to in
- * place. When a second contribution meets shared bytes, it goes into a fresh tensor to which the shared ones are added. The
- * share of a forward tensor ends when the kernel that produced it has been differentiated, since nothing reads its gradient
- * after that; the residual stream of a transformer thus ends up in one buffer without a copy. */
+ * Ownership. The gradient of a sum's operand is the sum's own gradient, unchanged: no copy is made, both forward
+ * tensors share the bytes (Autodiff.share counts the forward roots that still read them). Bytes with one reader may be
+ * added to in place. When a second contribution meets shared bytes, it goes into a fresh tensor to which the shared
+ * ones are added. The share of a forward tensor ends when the kernel that produced it has been differentiated, since
+ * nothing reads its gradient after that; the residual stream of a transformer thus ends up in one buffer without a
+ * copy. */
 #ifndef FERRY_GRAPH_GRAD_H
 #define FERRY_GRAPH_GRAD_H
 
@@ -47,7 +48,8 @@ Status grad_begin(Autodiff *a, int x, bool can_accumulate, Target *target);
 Status grad_end(Autodiff *a, const Target *target);
 /* A contribution to x that is dy itself. */
 Status grad_pass(Autodiff *a, int x, int dy);
-/* The kernel of one contribution: grad_begin, the node with arg[0] = target, grad_end. arg[0] of the caller is ignored. */
+/* The kernel of one contribution: grad_begin, the node with arg[0] = target, grad_end. arg[0] of the caller is ignored.
+ */
 Status grad_write(Autodiff *a, int x, const ferry_kernel *call, bool can_accumulate, const int *arg);
 /* A backward node of the forward node being differentiated. */
 Status grad_emit(Autodiff *a, const ferry_kernel *call, const int *arg);
@@ -57,7 +59,7 @@ Status grad_temp(Autodiff *a, int x, int rank, const int64_t *dim, int *out);
 Status grad_scatter(Autodiff *a, int x, const ferry_kernel *copy, int dy);
 
 typedef struct GradRow {
-    uint32_t inputs; /* bit i: the op is differentiable in its i-th input */
+    uint32_t inputs;                            /* bit i: the op is differentiable in its i-th input */
     Status (*rule)(Autodiff *a, const Node *n); /* NULL: constant almost everywhere, or no rule */
 } GradRow;
 extern const GradRow grad_rows[FERRY_OP_COUNT];

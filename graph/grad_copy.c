@@ -1,16 +1,16 @@
 /* grad_copy.c - gradients of strided copies: permutations, slices, concatenations, expansions.
  *
- * y[oy + i.sy] = x[ox + i.sx] gives dx[ox + i.sx] += dy[oy + i.sy]. Where sx is 0 the element was read many times and dy is
- * summed first. Where the copy read a part of x only, the rest of dx is zero unless other copies deliver it: the parts of a
- * Split cover x without overlap, and then each writes its part and nothing is cleared. */
+ * y[oy + i.sy] = x[ox + i.sx] gives dx[ox + i.sx] += dy[oy + i.sy]. Where sx is 0 the element was read many times and
+ * dy is summed first. Where the copy read a part of x only, the rest of dx is zero unless other copies deliver it: the
+ * parts of a Split cover x without overlap, and then each writes its part and nothing is cleared. */
 #include "graph/grad.h"
 
 /* The part [begin, end) of each row of `row` elements that a slice reads; false when it is no such slice. */
 static bool slice_of_rows(const ferry_kernel *c, int64_t count, int64_t *row, int64_t *begin, int64_t *end)
 {
-    int64_t width = c->dim[c->rank - 1];
     if (c->op != FERRY_OP_COPY || c->rank > 2)
         return false;
+    int64_t width = c->dim[c->rank - 1];
     if (c->stride[1][c->rank - 1] != 1 && width != 1)
         return false;
     *row = c->rank == 2 ? c->stride[1][0] : count;
@@ -33,7 +33,8 @@ static bool column_of_rows(const ferry_kernel *c, int64_t count, int64_t row, in
     return *end <= row;
 }
 
-/* Do the readers of the root cover it without overlap, each giving a gradient? Then its gradient is written in parts. */
+/* Do the readers of the root cover it without overlap, each giving a gradient? Then its gradient is written in parts.
+ */
 static bool readers_partition(const Autodiff *a, int root)
 {
     const Graph *g = a->g;
@@ -112,7 +113,8 @@ Status grad_copy(Autodiff *a, const Node *n)
         if (c->stride[1][i] == 0 && c->dim[i] != 1)
             summed |= 1u << i;
     if (summed == 0) {
-        ferry_kernel g = call_copy(c->dtype, c->rank, c->dim, c->offset[1], c->stride[1], c->offset[0], c->stride[0], c->alpha);
+        ferry_kernel g =
+            call_copy(c->dtype, c->rank, c->dim, c->offset[1], c->stride[1], c->offset[0], c->stride[0], c->alpha);
         return grad_scatter(a, x, &g, dy);
     }
     /* dy in the order of the iteration space */

@@ -96,8 +96,8 @@ static Status binary_operand(Autodiff *a, const Node *n, int which)
     default:
         break; /* POW, MAX, MIN: both */
     }
-    ferry_kernel g = call_binary(which == 0 ? FERRY_OP_BINARY_GRAD_A : FERRY_OP_BINARY_GRAD_B, c->dtype, c->fn, c->rank, c->dim,
-                                 c->stride[0], c->stride[1]);
+    ferry_kernel g = call_binary(which == 0 ? FERRY_OP_BINARY_GRAD_A : FERRY_OP_BINARY_GRAD_B, c->dtype, c->fn, c->rank,
+                                 c->dim, c->stride[0], c->stride[1]);
     int arg[FERRY_MAX_ARGS] = {-1, dy, needs[0] ? n->arg[1] : -1, needs[1] ? n->arg[2] : -1};
     if (axes == 0)
         return grad_write(a, x, &g, false, arg);
@@ -127,8 +127,8 @@ Status grad_where(Autodiff *a, const Node *n)
         int64_t dense[MAX_RANK], none[MAX_RANK] = {0};
         strides_dense(c->rank, c->dim, dense);
         TRY(graph_add_scalar(a->d, a->g, 0, &zero));
-        ferry_kernel g = call_where(c->dtype, c->rank, c->dim, c->stride[0], which == 0 ? dense : none,
-                                    which == 0 ? none : dense);
+        ferry_kernel g =
+            call_where(c->dtype, c->rank, c->dim, c->stride[0], which == 0 ? dense : none, which == 0 ? none : dense);
         int arg[FERRY_MAX_ARGS] = {-1, n->arg[1], which == 0 ? dy : zero, which == 0 ? zero : dy};
         uint32_t axes = broadcast_axes(c, c->stride[1 + which]);
         if (axes == 0) {

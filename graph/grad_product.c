@@ -31,8 +31,8 @@ Status grad_linear(Autodiff *a, const Node *n)
 
 /* A product whose result has the layout of an operand, over all batch dimensions. Where the operand was broadcast the
  * contributions of the batch are summed. row[0..3): which stride rows of the forward call the new y, a and b use. */
-static Status product_gradient(Autodiff *a, const Node *n, int x, int x_row, ferry_kernel g, int left, int left_row, int right,
-                               int right_row)
+static Status product_gradient(Autodiff *a, const Node *n, int x, int x_row, ferry_kernel g, int left, int left_row,
+                               int right, int right_row)
 {
     const ferry_kernel *c = &n->call;
     int64_t matrix = g.m * g.n;

@@ -3,7 +3,8 @@
 
 #include "graph/lower.h"
 
-/* ---- containers ------------------------------------------------------------------------------------------------------ */
+/* ---- containers
+ * ------------------------------------------------------------------------------------------------------ */
 
 int graph_root(const Graph *g, int tensor)
 {
@@ -20,8 +21,8 @@ const char *graph_made_up_name(Graph *g, const char *base)
     return arena_printf(g->arena, "%s%s%d", base, g->mark, g->tensor.count);
 }
 
-Status graph_add_tensor(Diag *d, Graph *g, const char *name, TensorKind kind, ferry_dtype t, int rank, const int64_t *dim,
-                        int *out)
+Status graph_add_tensor(Diag *d, Graph *g, const char *name, TensorKind kind, ferry_dtype t, int rank,
+                        const int64_t *dim, int *out)
 {
     *out = -1;
     if (name == NULL)
@@ -98,7 +99,8 @@ Status graph_add_node(Diag *d, Graph *g, const char *name, const char *onnx_op, 
     if (n == NULL)
         return diag_oom(d);
     int self = g->node.count - 1;
-    *n = (Node){.name = name, .onnx_op = onnx_op, .call = *call, .phase = phase, .origin = phase == PHASE_FP ? self : origin};
+    *n = (Node){
+        .name = name, .onnx_op = onnx_op, .call = *call, .phase = phase, .origin = phase == PHASE_FP ? self : origin};
     n->segment = -1;
     int n_arg = node_n_arg(n);
     for (int i = 0; i < FERRY_MAX_ARGS; i++)
@@ -159,7 +161,8 @@ void graph_close(Graph *g)
     VEC_FREE(&g->node);
 }
 
-/* ---- the list of passes ---------------------------------------------------------------------------------------------- */
+/* ---- the list of passes
+ * ---------------------------------------------------------------------------------------------- */
 
 static const char *const dump_names[] = {"import", "bind", "infer", "lower", "tie", "autodiff", "layers", "liveness"};
 

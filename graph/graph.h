@@ -1,13 +1,15 @@
-/* graph.h - the training graph: kernels in execution order, forward and then backward, and what the planner reasons about:
- * parameters, units, layers and segments.
+/* graph.h - the training graph: kernels in execution order, forward and then backward, and what the planner reasons
+ * about: parameters, units, layers and segments.
  *
- * A node is one ferry_kernel (runtime/ferry_ops.def) whose arguments are tensors. A tensor owns its bytes or is a view of
- * another one (same bytes, another shape): `root` is the owner. Views have no node.
+ * A node is one ferry_kernel (runtime/ferry_ops.def) whose arguments are tensors. A tensor owns its bytes or is a view
+ * of another one (same bytes, another shape): `root` is the owner. Views have no node.
  *
- * Terms (planning.md): a *layer* is a forward node that reads parameters, in execution order l = 0..L-1. The parameter-free
- * forward nodes between two layers are A(l, l+1). A *segment* numbers both: 2l is what comes before layer l (the last one,
- * 2L, ends with the loss), 2l+1 is layer l. Every backward node belongs to the segment of the forward node that it
- * differentiates, so the backward pass visits segments from 2L down to 0. A *unit* is a set of parameters that the same layers read; its *uses* are (layer, FP or BP) in execution order, and only those in which a kernel really reads it. */
+ * Terms (planning.md): a *layer* is a forward node that reads parameters, in execution order l = 0..L-1. The
+ * parameter-free forward nodes between two layers are A(l, l+1). A *segment* numbers both: 2l is what comes before
+ * layer l (the last one, 2L, ends with the loss), 2l+1 is layer l. Every backward node belongs to the segment of the
+ * forward node that it differentiates, so the backward pass visits segments from 2L down to 0. A *unit* is a set of
+ * parameters that the same layers read; its *uses* are (layer, FP or BP) in execution order, and only those in which a
+ * kernel really reads it. */
 #ifndef FERRY_GRAPH_GRAPH_H
 #define FERRY_GRAPH_GRAPH_H
 
@@ -32,8 +34,8 @@ typedef struct Tensor {
     int param;        /* TENSOR_PARAM and TENSOR_GRADIENT, else -1 */
     const void *data; /* TENSOR_CONST */
     int producer;     /* first node that writes it, -1; of a view: that of its root */
-    int grad_of;      /* root of the forward tensor whose gradient this is, -1. Gradients of several tensors may be views of
-                       * the same bytes as long as nothing is added to them (graph_check) */
+    int grad_of; /* root of the forward tensor whose gradient this is, -1. Gradients of several tensors may be views of
+                  * the same bytes as long as nothing is added to them (graph_check) */
     /* filled by graph_liveness, of the root, over all views: node indices, -1 when there is none */
     int first_write, last_use;
 } Tensor;
@@ -41,16 +43,20 @@ typedef struct Tensor {
 typedef enum Phase { PHASE_FP, PHASE_BP } Phase;
 
 typedef struct Node {
-    const char *name;    /* ONNX node name; of a backward node that of its forward node */
-    const char *onnx_op; /* the same for the operator */
-    ferry_kernel call;   /* without arg pointers */
+    const char *name;        /* ONNX node name; of a backward node that of its forward node */
+    const char *onnx_op;     /* the same for the operator */
+    ferry_kernel call;       /* without arg pointers */
     int arg[FERRY_MAX_ARGS]; /* tensor indices, outputs then inputs; -1 absent. call.accumulate: outputs are read too */
     Phase phase;
-    int origin;          /* forward node that a backward node differentiates; its own index for a forward node */
+    int origin; /* forward node that a backward node differentiates; its own index for a forward node */
     int segment;
 } Node;
 
-typedef enum InitKind { INIT_NORMAL, INIT_ZERO, INIT_ONE } InitKind; /* for --random-init: N(0, 0.02), biases, norm scales */
+typedef enum InitKind {
+    INIT_NORMAL,
+    INIT_ZERO,
+    INIT_ONE
+} InitKind; /* for --random-init: N(0, 0.02), biases, norm scales */
 
 /* Another initializer of the file that is this parameter. */
 typedef struct ParamAlias {
@@ -59,13 +65,13 @@ typedef struct ParamAlias {
 } ParamAlias;
 
 typedef struct Param {
-    const char *name;  /* ONNX initializer */
-    int tensor, grad;  /* tensor indices; grad -1 when frozen */
+    const char *name; /* ONNX initializer */
+    int tensor, grad; /* tensor indices; grad -1 when frozen */
     bool trainable;
     int unit;
     int64_t count, bytes; /* in the graph's precision */
     ferry_dtype file_dtype;
-    const void *data;  /* in file_dtype; NULL when the external file is missing */
+    const void *data; /* in file_dtype; NULL when the external file is missing */
     InitKind init;
     int n_alias;
     ParamAlias *alias;
@@ -115,14 +121,17 @@ Status graph_build(Diag *d, Arena *a, const Model *m, const ModelOptions *option
 Status graph_from_options(Diag *d, Arena *a, const ModelOptions *options, Model **model, Graph **out);
 void graph_close(Graph *g);
 
-/* ---- the passes ------------------------------------------------------------------------------------------------------ */
+/* ---- the passes
+ * ------------------------------------------------------------------------------------------------------ */
 
 /* needs: inferred model   fills: tensors, forward nodes, parameters, inputs   keeps: execution order of the model
- * Parameters: float initializers of rank 1 and more that reach the outputs, unless every path passes through Sin or Cos;
+ * Parameters: float initializers of rank 1 and more that reach the outputs, unless every path passes through Sin or
+ * Cos;
  * --freeze and --train decide which are trainable. Other initializers and constants are TENSOR_CONST. */
 Status graph_lower(Diag *d, Arena *a, const Model *m, const ModelOptions *options, Graph **out);
 /* Merges parameters with equal values, or values equal after a transpose, and those of --tie; the nodes that read the
- * second one read the first (with trans_b flipped). Reports each tie as a note. Ambiguous or impossible --tie: ST_USAGE. */
+ * second one read the first (with trans_b flipped). Reports each tie as a note. Ambiguous or impossible --tie:
+ * ST_USAGE. */
 Status graph_tie(Diag *d, Graph *g, const ModelOptions *options);
 /* Adds --loss to the graph or takes its scalar output. ST_USAGE when there is none, naming the outputs. */
 Status graph_loss(Diag *d, Graph *g, const ModelOptions *options);
@@ -134,12 +143,13 @@ Status graph_autodiff(Diag *d, Graph *g);
 Status graph_layers(Diag *d, Graph *g);
 /* fills: first_write, last_use of each root tensor */
 Status graph_liveness(Diag *d, Graph *g);
-/* Checks every invariant of this header; a failure is our own bug and says so (ST_FAILED). Run after every pass in debug
- * builds, and once at the end always. */
+/* Checks every invariant of this header; a failure is our own bug and says so (ST_FAILED). Run after every pass in
+ * debug builds, and once at the end always. */
 Status graph_check(Diag *d, const Graph *g);
 void graph_print(const Graph *g, Text *to);
 
-/* ---- questions ------------------------------------------------------------------------------------------------------- */
+/* ---- questions
+ * ------------------------------------------------------------------------------------------------------- */
 
 int node_n_out(const Node *n);
 int node_n_arg(const Node *n);
@@ -147,8 +157,8 @@ int node_n_arg(const Node *n);
 ferry_kernel node_call(const Graph *g, const Node *n, void *const *pointer_of_tensor);
 /* A deterministic estimate of a node's work, for splitting a segment's time among its nodes: never 0. */
 int64_t node_cost(const Graph *g, const Node *n);
-/* Bytes that the node reads of parameter tensors / of one argument, by what the kernel touches (an embedding touches its
- * rows only). */
+/* Bytes that the node reads of parameter tensors / of one argument, by what the kernel touches (an embedding touches
+ * its rows only). */
 int64_t node_arg_traffic_bytes(const Graph *g, const Node *n, int arg);
 
 #endif

@@ -108,10 +108,11 @@ static Status check_node(Diag *d, const Graph *g, int i)
     return ST_OK;
 }
 
-/* ---- order of writes and reads, and shared gradients ----------------------------------------------------------------- */
+/* ---- order of writes and reads, and shared gradients
+ * ----------------------------------------------------------------- */
 
-/* For the gradient of forward tensor f: the forward node whose differentiation gave it its first contribution, which is the
- * last reader of f that a gradient flows through. A view of other bytes exists from then on. */
+/* For the gradient of forward tensor f: the forward node whose differentiation gave it its first contribution, which is
+ * the last reader of f that a gradient flows through. A view of other bytes exists from then on. */
 static bool find_made_at(const Graph *g, int *made_at)
 {
     bool *has = base_alloc((size_t)g->tensor.count + 1);
@@ -210,7 +211,8 @@ static Status check_accesses(Diag *d, const Graph *g)
     return s;
 }
 
-/* ---- parameters, layers, units --------------------------------------------------------------------------------------- */
+/* ---- parameters, layers, units
+ * --------------------------------------------------------------------------------------- */
 
 static Status check_params(Diag *d, const Graph *g)
 {
@@ -280,7 +282,8 @@ static Status check_layers(Diag *d, const Graph *g)
             return bug(d, "unit", unit->name != NULL ? unit->name : "?");
         for (int i = 1; i < unit->n_use; i++) {
             Use a = unit->use[i - 1], b = unit->use[i];
-            if (a.phase > b.phase || (a.phase == b.phase && (a.phase == PHASE_FP ? a.layer >= b.layer : a.layer <= b.layer)))
+            if (a.phase > b.phase ||
+                (a.phase == b.phase && (a.phase == PHASE_FP ? a.layer >= b.layer : a.layer <= b.layer)))
                 return bug(d, "uses are out of order", unit->name);
         }
     }

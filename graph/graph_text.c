@@ -82,7 +82,8 @@ static void print_node(const Graph *g, int index, Text *to)
 void graph_print(const Graph *g, Text *to)
 {
     text_add(to, "graph %s: %d parameters, %d units, %d layers, %d forward and %d backward nodes\n",
-             ferry_dtype_name(g->precision), g->n_param, g->n_unit, g->n_layer, g->n_forward, g->node.count - g->n_forward);
+             ferry_dtype_name(g->precision), g->n_param, g->n_unit, g->n_layer, g->n_forward,
+             g->node.count - g->n_forward);
     for (int i = 0; i < g->n_input; i++) {
         text_add(to, "input %s ", g->tensor.at[g->input[i]].name);
         print_shape(&g->tensor.at[g->input[i]], to);
@@ -98,7 +99,8 @@ void graph_print(const Graph *g, Text *to)
     }
     for (int u = 0; u < g->n_unit; u++) {
         const Unit *unit = &g->unit[u];
-        text_add(to, "unit %s %lld bytes, gradients %lld:", unit->name, (long long)unit->bytes, (long long)unit->grad_bytes);
+        text_add(to, "unit %s %lld bytes, gradients %lld:", unit->name, (long long)unit->bytes,
+                 (long long)unit->grad_bytes);
         for (int i = 0; i < unit->n_use; i++)
             text_add(to, " %s(%d)", unit->use[i].phase == PHASE_FP ? "fp" : "bp", unit->use[i].layer);
         text_add(to, "\n");

@@ -1,12 +1,12 @@
 /* infer.c - shape inference and constant folding, one pass over the nodes, and what the shape rules share.
  *
- * Exported models compute shapes, masks and position ids by integer operators from the shapes of their inputs. Once those
- * are bound all of that is known, and it must be known: the shape of a Reshape is such a value. So each node is inferred, and
- * folded at once when all that it reads is known.
+ * Exported models compute shapes, masks and position ids by integer operators from the shapes of their inputs. Once
+ * those are bound all of that is known, and it must be known: the shape of a Reshape is such a value. So each node is
+ * inferred, and folded at once when all that it reads is known.
  *
- * Two things are never folded: what depends on the contents of an input, and what is computed from a parameter, since its
- * gradient passes there. Which float initializers are parameters is decided by reaching an output: one whose every path
- * passes through Sin or Cos is a table of rotary frequencies. */
+ * Two things are never folded: what depends on the contents of an input, and what is computed from a parameter, since
+ * its gradient passes there. Which float initializers are parameters is decided by reaching an output: one whose every
+ * path passes through Sin or Cos is a table of rotary frequencies. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -94,12 +94,14 @@ Status known_ints(Diag *d, Model *m, const ModelNode *n, int i, const char *what
     if (!v)
         return ST_OK;
     if (v->dtype != FERRY_I64 && v->dtype != FERRY_I32)
-        return node_fail(d, m, n, "its %s (input \"%s\") is of type %s, not i64", what, v->name, ferry_dtype_name(v->dtype));
+        return node_fail(d, m, n, "its %s (input \"%s\") is of type %s, not i64", what, v->name,
+                         ferry_dtype_name(v->dtype));
     if (v->rank > 1)
         return node_fail(d, m, n, "its %s (input \"%s\") has %d dimensions, not one", what, v->name, v->rank);
     if (!v->data) {
-        node_fail(d, m, n, "its %s (input \"%s\") is not known when compiling: it depends on the contents of the inputs",
-                  what, v->name);
+        node_fail(d, m, n,
+                  "its %s (input \"%s\") is not known when compiling: it depends on the contents of the inputs", what,
+                  v->name);
         return diag_hint(d, "only shapes that follow from the inputs' shapes are supported");
     }
     int64_t count = value_count(v);
@@ -163,13 +165,13 @@ Status broadcast_shapes(Diag *d, const Model *m, const ModelNode *n, const Value
             if (*to == 1)
                 *to = size;
             else if (size != 1 && size != *to)
-                return node_fail(d, m, n, "shapes do not broadcast: axis %d of \"%s\" is %lld, another input has %lld", k,
-                                 v[i]->name, (long long)size, (long long)*to);
+                return node_fail(d, m, n, "shapes do not broadcast: axis %d of \"%s\" is %lld, another input has %lld",
+                                 k, v[i]->name, (long long)size, (long long)*to);
         }
     return ST_OK;
 }
 
-/* ---- the pass -------------------------------------------------------------------------------------------------------- */
+/* ---- the pass ----------------------------------------------------------------------------------- */
 
 /* Values from which an output is reached other than through Sin and Cos. */
 static bool *mark_trained(Model *m)
@@ -257,9 +259,9 @@ static bool broadcasts(const ModelNode *n)
     return f == infer_arithmetic || f == infer_compare || f == infer_logic || f == infer_where || f == infer_variadic;
 }
 
-/* Clears from keep[value] the axes along which a reader needs the full extent: the reader does not broadcast, or no other
- * operand brings the extent. Bit k is axis k of the value. A reader that takes two shrinking constants could be left with
- * neither full, so others that are constants themselves do not count. */
+/* Clears from keep[value] the axes along which a reader needs the full extent: the reader does not broadcast, or no
+ * other operand brings the extent. Bit k is axis k of the value. A reader that takes two shrinking constants could be
+ * left with neither full, so others that are constants themselves do not count. */
 static void needed_axes(const Model *m, uint32_t *keep)
 {
     for (int i = 0; i < m->node.count; i++) {
@@ -304,8 +306,8 @@ static Status finish_constants(Diag *d, Model *m, const bool *used, uint32_t *ke
         if (d->status != ST_OK)
             return d->status;
         if (used[i] && !data) {
-            diag_fail(d, ST_MODEL, "%s: the constant \"%s\" takes %lld bytes; constants are limited to %lld bytes", m->path,
-                      v->name, (long long)bytes, (long long)FOLD_VALUE_BYTES);
+            diag_fail(d, ST_MODEL, "%s: the constant \"%s\" takes %lld bytes; constants are limited to %lld bytes",
+                      m->path, v->name, (long long)bytes, (long long)FOLD_VALUE_BYTES);
             return diag_hint(d, "use smaller dimensions, or export the model so that it is an input");
         }
         v->data = data;
@@ -322,7 +324,8 @@ Status model_infer(Diag *d, Model *m)
         int64_t bytes = 16 * (int64_t)ferry_dtype_bytes(v->dtype);
         for (int k = 0; k < v->rank; k++)
             if (v->dim[k] < 0 || mul_overflows_i64(bytes, v->dim[k] ? v->dim[k] : 1, &bytes))
-                return diag_fail(d, ST_MODEL, "%s: input \"%s\": its shape is not bound, or too large", m->path, v->name);
+                return diag_fail(d, ST_MODEL, "%s: input \"%s\": its shape is not bound, or too large", m->path,
+                                 v->name);
         if (v->rank < 0)
             return diag_fail(d, ST_MODEL, "%s: input \"%s\" has no shape", m->path, v->name);
     }

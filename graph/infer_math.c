@@ -3,8 +3,8 @@
 
 #include "graph/ops.h"
 
-/* Which axes a Reduce* works on, for shape and data: `axes` as an attribute (ReduceSum before opset 13, the others before 18) or
- * as an input; none given means all of them, or none at all with noop_with_empty_axes. */
+/* Which axes a Reduce* works on, for shape and data: `axes` as an attribute (ReduceSum before opset 13, the others
+ * before 18) or as an input; none given means all of them, or none at all with noop_with_empty_axes. */
 Status infer_reduce(Diag *d, Model *m, ModelNode *n)
 {
     uint32_t axes;
@@ -111,8 +111,8 @@ Status infer_gemm(Diag *d, Model *m, ModelNode *n)
     int ta = node_attr_int(n, "transA", 0) != 0, tb = node_attr_int(n, "transB", 0) != 0;
     int64_t dim[2] = {a->dim[ta], b->dim[!tb]};
     if (a->dim[!ta] != b->dim[tb])
-        return node_fail(d, m, n, "\"%s\" has %lld columns, \"%s\" has %lld rows", a->name, (long long)a->dim[!ta], b->name,
-                         (long long)b->dim[tb]);
+        return node_fail(d, m, n, "\"%s\" has %lld columns, \"%s\" has %lld rows", a->name, (long long)a->dim[!ta],
+                         b->name, (long long)b->dim[tb]);
     if (c) {
         bool ok = c->rank <= 2;
         for (int k = 0; k < c->rank && ok; k++)

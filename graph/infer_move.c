@@ -134,14 +134,16 @@ Status split_read(Diag *d, Model *m, ModelNode *n, int *axis, int64_t *start)
         return node_fail(d, m, n, "num_outputs is not the number of outputs");
     if (sizes.count < 0) {
         if (parts == 0 || (m->opset < 18 && total % parts != 0))
-            return node_fail(d, m, n, "%lld elements do not divide into %lld parts", (long long)total, (long long)parts);
+            return node_fail(d, m, n, "%lld elements do not divide into %lld parts", (long long)total,
+                             (long long)parts);
         each = total / parts + (total % parts != 0);
     }
     start[0] = 0;
     for (int i = 0; i < n->n_out; i++) {
         int64_t left = total - start[i], size = sizes.count >= 0 ? sizes.at[i] : each < left ? each : left;
         if (size < 0 || size > left)
-            return node_fail(d, m, n, "the parts do not add up to the %lld elements of axis %d", (long long)total, *axis);
+            return node_fail(d, m, n, "the parts do not add up to the %lld elements of axis %d", (long long)total,
+                             *axis);
         start[i + 1] = start[i] + size;
     }
     if (start[n->n_out] != total)
@@ -172,8 +174,8 @@ static int64_t clamp(int64_t x, int64_t low, int64_t high)
     return x < low ? low : x > high ? high : x;
 }
 
-/* starts, ends, axes as attributes (before opset 10), or with steps as inputs 1 to 4. Positions count from the end when negative and
- * are clamped; a negative step walks backwards. */
+/* starts, ends, axes as attributes (before opset 10), or with steps as inputs 1 to 4. Positions count from the end when
+ * negative and are clamped; a negative step walks backwards. */
 Status slice_read(Diag *d, Model *m, ModelNode *n, SliceSpec *out)
 {
     Ints start, end, axes, step = {-1, NULL};
@@ -328,8 +330,8 @@ Status infer_gather_nd(Diag *d, Model *m, ModelNode *n)
     int64_t batch = node_attr_int(n, "batch_dims", 0), dim[2 * MAX_RANK];
     TRY(check_indices(d, m, n, index));
     if (x->rank < 1 || index->rank < 1 || batch < 0 || batch >= x->rank || batch >= index->rank)
-        return node_fail(d, m, n, "batch_dims is %lld for data of %d and indices of %d dimensions", (long long)batch, x->rank,
-                         index->rank);
+        return node_fail(d, m, n, "batch_dims is %lld for data of %d and indices of %d dimensions", (long long)batch,
+                         x->rank, index->rank);
     for (int k = 0; k < batch; k++)
         if (x->dim[k] != index->dim[k])
             return node_fail(d, m, n, "data and indices differ at axis %d", k);

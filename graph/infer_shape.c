@@ -62,7 +62,6 @@ Status infer_shape(Diag *d, Model *m, ModelNode *n)
     return set_out(d, m, n, 0, FERRY_I64, 1, &count);
 }
 
-
 Status infer_size(Diag *d, Model *m, ModelNode *n)
 {
     TRY(node_arity(d, m, n, 1, 1));

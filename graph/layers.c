@@ -3,8 +3,8 @@
  * needs: forward and backward nodes   fills: layers, units, Param.unit, segments   keeps: nodes, tensors
  *
  * A layer is a forward node that reads parameters. Parameters that the same set of layers reads form a unit: they are
- * loaded together or not at all. A use is one layer reading a unit in one direction; which kernels read it decides, not what
- * the operator is: a bias has no use in BP, a norm's scale has one. */
+ * loaded together or not at all. A use is one layer reading a unit in one direction; which kernels read it decides, not
+ * what the operator is: a bias has no use in BP, a norm's scale has one. */
 #include <string.h>
 
 #include "graph/layer_names.h"
@@ -87,7 +87,7 @@ static Status find_units(Diag *d, Graph *g, const bool *reads)
 
 static Status find_uses(Diag *d, Graph *g, const bool *reads, const int *layer_of)
 {
-    bool *bp = ARENA_NEW(g->arena, bool, (size_t)g->n_unit * (size_t)g->n_layer + 1);
+    bool *bp = ARENA_NEW(g->arena, bool, (size_t)g->n_unit *(size_t)g->n_layer + 1);
     if (bp == NULL)
         return diag_oom(d);
     for (int i = g->n_forward; i < g->node.count; i++) {

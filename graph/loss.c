@@ -166,8 +166,8 @@ Status graph_loss(Diag *d, Graph *g, const ModelOptions *options)
 {
     if (options->loss == NULL)
         return own_loss(d, g);
-    /* KIND[:OUTPUT][,axis=K]: output names may contain ':' and ',', so the kind ends at the first and the axis starts at the
-     * last */
+    /* KIND[:OUTPUT][,axis=K]: output names may contain ':' and ',', so the kind ends at the first and the axis starts
+     * at the last */
     char *text = arena_strdup(g->arena, options->loss), *name = NULL, *axis = NULL;
     if (text == NULL)
         return diag_oom(d);
@@ -181,7 +181,8 @@ Status graph_loss(Diag *d, Graph *g, const ModelOptions *options)
     if (name != NULL)
         *name++ = '\0';
     bool xent = strcmp(text, "cross_entropy") == 0, mse = strcmp(text, "mse") == 0, own = strcmp(text, "output") == 0;
-    if ((!xent && !mse && !own) || (own && name == NULL) || (axis != NULL && !xent) || (name != NULL && *name == '\0')) {
+    if ((!xent && !mse && !own) || (own && name == NULL) || (axis != NULL && !xent) ||
+        (name != NULL && *name == '\0')) {
         diag_fail(d, ST_USAGE, "--loss '%s' is not a loss", options->loss);
         return diag_hint(d, "cross_entropy[:OUTPUT[,axis=K]], mse[:OUTPUT] or output:NAME");
     }

@@ -1,5 +1,5 @@
-/* lower.c - from the inferred model to forward kernels: the driver of the operators' lower functions (lower_*.c) and what
- * they share. */
+/* lower.c - from the inferred model to forward kernels: the driver of the operators' lower functions (lower_*.c) and
+ * what they share. */
 #include <string.h>
 
 #include "graph/lower.h"
@@ -9,7 +9,8 @@ ferry_dtype lower_dtype(const Graph *g, ferry_dtype t)
     return dtype_is_float(t) ? g->precision : t;
 }
 
-/* ---- what the model uses --------------------------------------------------------------------------------------------- */
+/* ---- what the model uses
+ * --------------------------------------------------------------------------------------------- */
 
 static Status count_uses(Diag *d, Lowering *l)
 {
@@ -59,7 +60,8 @@ static void mark_trainable_paths(const Model *m, bool *leads)
     }
 }
 
-/* ---- parameters ------------------------------------------------------------------------------------------------------ */
+/* ---- parameters
+ * ------------------------------------------------------------------------------------------------------ */
 
 static bool matches_any(const char *name, int n, const char **glob, bool *hit)
 {
@@ -148,15 +150,16 @@ static void find_init_kinds(Graph *g)
     }
 }
 
-/* ---- tensors of values ----------------------------------------------------------------------------------------------- */
+/* ---- tensors of values
+ * ----------------------------------------------------------------------------------------------- */
 
 static Status add_const(Diag *d, Lowering *l, int v)
 {
     Graph *g = l->graph;
     const Value *value = &l->model->value.at[v];
     if (value->data == NULL) {
-        diag_fail(d, ST_MODEL, "%s: the values of '%s' are needed but its external data file is missing", l->model->path,
-                  value->name);
+        diag_fail(d, ST_MODEL, "%s: the values of '%s' are needed but its external data file is missing",
+                  l->model->path, value->name);
         return diag_hint(d, "put the file beside the model");
     }
     int t;
@@ -185,7 +188,8 @@ static Status add_inputs(Diag *d, Lowering *l)
     for (int i = 0; i < m->n_input; i++) {
         const Value *value = &m->value.at[m->input[i]];
         int t;
-        TRY(graph_add_tensor(d, g, value->name, TENSOR_INPUT, lower_dtype(g, value->dtype), value->rank, value->dim, &t));
+        TRY(graph_add_tensor(d, g, value->name, TENSOR_INPUT, lower_dtype(g, value->dtype), value->rank, value->dim,
+                             &t));
         l->tensor_of[m->input[i]] = t;
         g->input[g->n_input++] = t;
     }
@@ -211,8 +215,8 @@ Status lower_input(Diag *d, Lowering *l, const ModelNode *n, int i, int *out)
 Status lower_output(Diag *d, Lowering *l, const ModelNode *n, int i, int *out)
 {
     const Value *value = &l->model->value.at[n->out[i]];
-    TRY(graph_add_tensor(d, l->graph, value->name, TENSOR_VALUE, lower_dtype(l->graph, value->dtype), value->rank, value->dim,
-                         out));
+    TRY(graph_add_tensor(d, l->graph, value->name, TENSOR_VALUE, lower_dtype(l->graph, value->dtype), value->rank,
+                         value->dim, out));
     l->tensor_of[n->out[i]] = *out;
     return ST_OK;
 }
@@ -236,7 +240,8 @@ Status lower_emit(Diag *d, Lowering *l, const ModelNode *n, const ferry_kernel *
     return graph_add_node(d, l->graph, n->name, n->op, PHASE_FP, -1, call, arg);
 }
 
-/* ---- attributes and known integers ----------------------------------------------------------------------------------- */
+/* ---- attributes and known integers
+ * ----------------------------------------------------------------------------------- */
 
 Status lower_ints(Diag *d, Lowering *l, const ModelNode *n, int i, const int64_t **out, int *count)
 {
@@ -246,7 +251,8 @@ Status lower_ints(Diag *d, Lowering *l, const ModelNode *n, int i, const int64_t
         return ST_OK;
     const Value *v = &l->model->value.at[n->in[i]];
     if (v->data == NULL)
-        return node_fail(d, l->model, n, "'%s' depends on the contents of the model's inputs; it must be known", v->name);
+        return node_fail(d, l->model, n, "'%s' depends on the contents of the model's inputs; it must be known",
+                         v->name);
     if (v->dtype != FERRY_I64 && v->dtype != FERRY_I32)
         return node_fail(d, l->model, n, "'%s' is not an integer tensor", v->name);
     int64_t c = value_count(v);
@@ -266,7 +272,8 @@ Status lower_ints(Diag *d, Lowering *l, const ModelNode *n, int i, const int64_t
     return ST_OK;
 }
 
-Status lower_ints_attr(Diag *d, Lowering *l, const ModelNode *n, const char *attr, int i, const int64_t **out, int *count)
+Status lower_ints_attr(Diag *d, Lowering *l, const ModelNode *n, const char *attr, int i, const int64_t **out,
+                       int *count)
 {
     const Attr *a = node_attr(n, attr);
     if (a == NULL)
@@ -285,7 +292,8 @@ Status lower_axis(Diag *d, Lowering *l, const ModelNode *n, int rank, int64_t ot
     return ST_OK;
 }
 
-/* ---- the pass -------------------------------------------------------------------------------------------------------- */
+/* ---- the pass
+ * -------------------------------------------------------------------------------------------------------- */
 
 /* '~' as often as no name of the model contains it in a row, so that made-up names never meet the model's. */
 static const char *find_mark(Arena *a, const Model *m)
@@ -320,8 +328,10 @@ static Status lower_nodes(Diag *d, Lowering *l)
         if (n->dead || is_done(l, n))
             continue;
         if (n->row->lower == NULL) {
-            node_fail(d, l->model, n, "%s is supported on constants only, and this one depends on the model's inputs or "
-                      "parameters", n->op);
+            node_fail(d, l->model, n,
+                      "%s is supported on constants only, and this one depends on the model's inputs or "
+                      "parameters",
+                      n->op);
             return diag_hint(d, "'ferryc inspect --ops' lists what is supported");
         }
         TRY(n->row->lower(d, l, n));

@@ -1,6 +1,7 @@
 /* lower.h - what the passes that add to the graph use: tensors, nodes, and the state of model -> graph.
  *
- * Every function that adds something may move Graph.tensor.at and Graph.node.at: keep indices, not pointers, across calls. */
+ * Every function that adds something may move Graph.tensor.at and Graph.node.at: keep indices, not pointers, across
+ * calls. */
 #ifndef FERRY_GRAPH_LOWER_H
 #define FERRY_GRAPH_LOWER_H
 
@@ -16,10 +17,11 @@ struct Lowering {
     int *user;      /* by value index: a live node that reads it, -1; the only one when n_use is 1 */
 };
 
-/* ---- the model's values, for lower functions ------------------------------------------------------------------------- */
+/* ---- the model's values, for lower functions
+ * ------------------------------------------------------------------------- */
 
-/* The tensor of a node's input; constants are made on first use. *out = -1 when the input is omitted. ST_MODEL: a constant
- * whose values are in a missing file. */
+/* The tensor of a node's input; constants are made on first use. *out = -1 when the input is omitted. ST_MODEL: a
+ * constant whose values are in a missing file. */
 Status lower_input(Diag *d, Lowering *l, const ModelNode *n, int i, int *out);
 /* A new tensor for a node's output, dense, own bytes, shape and type from the model; also bound to the value. */
 Status lower_output(Diag *d, Lowering *l, const ModelNode *n, int i, int *out);
@@ -35,18 +37,20 @@ bool lower_is_used(const Lowering *l, const ModelNode *n, int i);
  * An omitted input gives *out = NULL and *count = 0. */
 Status lower_ints(Diag *d, Lowering *l, const ModelNode *n, int i, const int64_t **out, int *count);
 /* The same from an attribute, or from input i when there is none: where an operator moved it between opsets. */
-Status lower_ints_attr(Diag *d, Lowering *l, const ModelNode *n, const char *attr, int i, const int64_t **out, int *count);
+Status lower_ints_attr(Diag *d, Lowering *l, const ModelNode *n, const char *attr, int i, const int64_t **out,
+                       int *count);
 /* Attribute `axis` (else `otherwise`) in [0, rank). */
 Status lower_axis(Diag *d, Lowering *l, const ModelNode *n, int rank, int64_t otherwise, int *out);
 /* The graph's type of a value of this type: floating values have the graph's precision. */
 ferry_dtype lower_dtype(const Graph *g, ferry_dtype t);
 bool dtype_is_float(ferry_dtype t);
 
-/* ---- adding to the graph --------------------------------------------------------------------------------------------- */
+/* ---- adding to the graph
+ * --------------------------------------------------------------------------------------------- */
 
 /* A dense tensor that owns its bytes. `name` is used as it is. ST_MODEL when its size overflows. */
-Status graph_add_tensor(Diag *d, Graph *g, const char *name, TensorKind kind, ferry_dtype t, int rank, const int64_t *dim,
-                        int *out);
+Status graph_add_tensor(Diag *d, Graph *g, const char *name, TensorKind kind, ferry_dtype t, int rank,
+                        const int64_t *dim, int *out);
 /* Another shape for the same bytes; returns `of` itself when it has that shape and name is NULL. */
 Status graph_add_view(Diag *d, Graph *g, const char *name, int of, int rank, const int64_t *dim, int *out);
 /* A floating constant of one element in the graph's precision, rank 0. */

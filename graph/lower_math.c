@@ -53,7 +53,8 @@ static Status find_fn(Diag *d, const Lowering *l, const ModelNode *n, ferry_fn *
     return node_fail(d, l->model, n, "%s has no kernel", n->op);
 }
 
-/* ---- one input ------------------------------------------------------------------------------------------------------- */
+/* ---- one input
+ * ------------------------------------------------------------------------------------------------------- */
 
 static Status emit_unary(Diag *d, Lowering *l, const ModelNode *n, ferry_fn fn, int y, int x)
 {
@@ -140,7 +141,8 @@ Status lower_cast(Diag *d, Lowering *l, ModelNode *n)
     return lower_emit(d, l, n, &call, (int[]){y, x});
 }
 
-/* ---- two and three inputs -------------------------------------------------------------------------------------------- */
+/* ---- two and three inputs
+ * -------------------------------------------------------------------------------------------- */
 
 /* y = fn(a, b) with a and b broadcast to y's shape. */
 static Status emit_binary(Diag *d, Lowering *l, const ModelNode *n, ferry_fn fn, int y, int a, int b)
@@ -156,7 +158,8 @@ static Status emit_binary(Diag *d, Lowering *l, const ModelNode *n, ferry_fn fn,
     return lower_emit(d, l, n, &call, (int[]){y, a, b});
 }
 
-/* Whole numbers are computed in 64 signed bits, which do not hold all of u64; truth values have logic and equality only. */
+/* Whole numbers are computed in 64 signed bits, which do not hold all of u64; truth values have logic and equality
+ * only. */
 static Status need_number(Diag *d, const Lowering *l, const ModelNode *n, int tensor)
 {
     ferry_dtype t = l->graph->tensor.at[tensor].dtype;
@@ -274,7 +277,8 @@ Status lower_where(Diag *d, Lowering *l, ModelNode *n)
     return lower_emit(d, l, n, &call, (int[]){y, c, a, b});
 }
 
-/* ---- reductions ------------------------------------------------------------------------------------------------------ */
+/* ---- reductions
+ * ------------------------------------------------------------------------------------------------------ */
 
 Status lower_reduce(Diag *d, Lowering *l, ModelNode *n)
 {

@@ -87,8 +87,8 @@ Status lower_slice(Diag *d, Lowering *l, ModelNode *n)
             return node_fail(d, l->model, n, "axis %lld is outside of rank %d", (long long)k, t.rank);
         int64_t size = t.dim[k], from = start[i], top = by < 0 ? size - 1 : size, last;
         from = from < 0 ? (from < -size ? 0 : from + size) : from > top ? top : from;
-        if (by == 0 || mul_overflows_i64(out->dim[k] - 1, by, &last) || add_overflows_i64(last, from, &last) || last < 0 ||
-            last >= size)
+        if (by == 0 || mul_overflows_i64(out->dim[k] - 1, by, &last) || add_overflows_i64(last, from, &last) ||
+            last < 0 || last >= size)
             return node_fail(d, l->model, n, "it reads outside of axis %lld", (long long)k);
         offset += from * stride[k];
         stride[k] *= by;
@@ -163,7 +163,8 @@ Status lower_tile(Diag *d, Lowering *l, ModelNode *n)
     return lower_emit(d, l, n, &call, (int[]){y, x});
 }
 
-/* ---- Gather ---------------------------------------------------------------------------------------------------------- */
+/* ---- Gather
+ * ---------------------------------------------------------------------------------------------------------- */
 
 /* Known indices that form a progression, as one index or a range does: start and step. */
 static bool is_progression(const Value *ids, int64_t size, int64_t *start, int64_t *step)

@@ -57,7 +57,7 @@ Status node_fail(Diag *d, const Model *m, const ModelNode *n, const char *format
                      (long long)m->opset, text);
 }
 
-/* ---- binding --------------------------------------------------------------------------------------------------------- */
+/* ---- binding ------------------------------------------------------------------------------------ */
 
 /* Sizes by name, collected from --dim and from --shape where a named dimension of an input lies under a number. */
 typedef struct Binding {
@@ -118,7 +118,8 @@ static Status bind_shapes(Diag *d, Model *m, const ModelOptions *options, Bindin
                 v->dim[k] = -1;
         }
         if (v->rank != s->rank)
-            return diag_fail(d, ST_USAGE, "%s: %d sizes are given, the input has %d dimensions", option, s->rank, v->rank);
+            return diag_fail(d, ST_USAGE, "%s: %d sizes are given, the input has %d dimensions", option, s->rank,
+                             v->rank);
         for (int k = 0; k < s->rank; k++) {
             TRY(check_size(d, option, s->dim[k]));
             if (v->dim_name[k])
@@ -175,7 +176,8 @@ static int example_size(int axis)
     return axis == 0 ? 8 : 512;
 }
 
-/* Lists every dimension that is still open, each name once with all its places, and the options that would bind them. */
+/* Lists every dimension that is still open, each name once with all its places, and the options that would bind them.
+ */
 static Status report_unbound(Diag *d, const Model *m)
 {
     Text list = {0}, command = {0};

@@ -32,8 +32,8 @@ int64_t node_arg_traffic_bytes(const Graph *g, const Node *n, int arg)
 int64_t node_cost(const Graph *g, const Node *n)
 {
     const ferry_kernel *c = &n->call;
-    /* A byte of memory traffic is taken to cost as much as 8 floating-point operations, between a CPU core's ratio and a
-     * GPU's; only nodes of the same segment are compared. */
+    /* A byte of memory traffic is taken to cost as much as 8 floating-point operations, between a CPU core's ratio and
+     * a GPU's; only nodes of the same segment are compared. */
     const double flops_per_byte = 8;
     double bytes = 0, flops = 0;
     for (int i = 0; i < node_n_arg(n); i++)

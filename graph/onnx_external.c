@@ -1,6 +1,7 @@
 /* onnx_external.c - mapped files, and weights that lie beside the model.
  *
- * A model from somebody else names files to read. Only those below the model's own folder are: the path is relative, has no
+ * A model from somebody else names files to read. Only those below the model's own folder are: the path is relative,
+ * has no
  * "..", and its real path (links resolved) still begins with the folder's real path. Otherwise a model could bring
  * any file that the user may read into the weights that are written. */
 #include <errno.h>
@@ -28,7 +29,8 @@ Status model_map(Diag *d, Model *m, const char *path, bool *missing, MappedFile 
         return ST_OK;
     }
     if (fd < 0)
-        return diag_fail(d, errno == ENOENT || errno == ENOTDIR ? ST_USAGE : ST_FAILED, "%s: %s", path, strerror(errno));
+        return diag_fail(d, errno == ENOENT || errno == ENOTDIR ? ST_USAGE : ST_FAILED, "%s: %s", path,
+                         strerror(errno));
     struct stat info;
     Status status = ST_OK;
     if (fstat(fd, &info) != 0)
@@ -82,8 +84,7 @@ static bool path_is_below(const char *location)
 }
 
 /* Real path of `location` in `folder`; NULL and *missing, or an error. In the arena. */
-static Status external_path(Diag *d, Model *m, const char *where, const char *location, bool *missing,
-                            const char **out)
+static Status external_path(Diag *d, Model *m, const char *where, const char *location, bool *missing, const char **out)
 {
     *out = NULL;
     char *dir = path_dir(m->arena, m->path);
@@ -104,8 +105,8 @@ static Status external_path(Diag *d, Model *m, const char *where, const char *lo
     else if (!real)
         status = diag_fail(d, ST_MODEL, "%s: %s: %s: %s", m->path, where, joined, strerror(error));
     else if (strncmp(real, real_dir, n) != 0 || real[n] != '/')
-        status = diag_fail(d, ST_MODEL, "%s: %s: external data \"%s\" is a link that leaves the model's folder", m->path,
-                           where, location);
+        status = diag_fail(d, ST_MODEL, "%s: %s: external data \"%s\" is a link that leaves the model's folder",
+                           m->path, where, location);
     else if (!(*out = arena_strdup(m->arena, real)))
         status = diag_oom(d);
     free(real_dir);
@@ -153,8 +154,9 @@ Status tensor_external(Diag *d, Model *m, const char *where, const Onnx__TensorP
     }
     int64_t end;
     if (add_overflows_i64(offset, bytes, &end) || end > (int64_t)file.size)
-        return diag_fail(d, ST_MODEL, "%s: %s: external data: %lld bytes from %lld on are not in \"%.300s\" (%zu bytes)",
-                         m->path, where, (long long)bytes, (long long)offset, location, file.size);
+        return diag_fail(d, ST_MODEL,
+                         "%s: %s: external data: %lld bytes from %lld on are not in \"%.300s\" (%zu bytes)", m->path,
+                         where, (long long)bytes, (long long)offset, location, file.size);
     const uint8_t *at = file.bytes + offset;
     if (out->dtype != FERRY_BOOL && (uintptr_t)at % ferry_dtype_bytes(out->dtype) == 0) {
         out->data = at;

@@ -3,8 +3,8 @@
  * needs: nothing           fills: values (inputs, initializers, node outputs), nodes in topological order
  * keeps: the file's order where it is topological already     spoils: nothing
  *
- * The graph is walked on the wire: first everything that defines a value, since an input may name a node that comes later in
- * the file, then the names that nodes read are looked up and the nodes sorted. */
+ * The graph is walked on the wire: first everything that defines a value, since an input may name a node that comes
+ * later in the file, then the names that nodes read are looked up and the nodes sorted. */
 #include <string.h>
 #include <xxhash.h>
 
@@ -41,7 +41,7 @@ static Status fail(Import *im, const char *format, ...)
     return diag_fail(im->d, ST_MODEL, "%s: %s", im->m->path, text);
 }
 
-/* ---- values by name -------------------------------------------------------------------------------------------------- */
+/* ---- values by name ----------------------------------------------------------------------------- */
 
 static NameSlot *slot_find(Import *im, const char *name)
 {
@@ -146,12 +146,12 @@ static Status import_input(Import *im, const Onnx__ValueInfoProto *info, int *ou
     return input_type(im, info, &im->m->value.at[*out]);
 }
 
-/* ---- nodes ----------------------------------------------------------------------------------------------------------- */
+/* ---- nodes -------------------------------------------------------------------------------------- */
 
 static AttrKind attr_kind(const Onnx__AttributeProto *p)
 {
-    static const AttrKind kind[] = {ATTR_OTHER, ATTR_FLOAT,  ATTR_INT,  ATTR_STRING, ATTR_TENSOR,
-                                    ATTR_GRAPH, ATTR_FLOATS, ATTR_INTS};
+    static const AttrKind kind[] = {ATTR_OTHER,  ATTR_FLOAT, ATTR_INT,    ATTR_STRING,
+                                    ATTR_TENSOR, ATTR_GRAPH, ATTR_FLOATS, ATTR_INTS};
     if (p->has_type && p->type != 0)
         return p->type > 0 && p->type < (int)(sizeof kind / sizeof kind[0]) ? kind[p->type] : ATTR_OTHER;
     /* files of the first versions do not say the type */
@@ -166,7 +166,8 @@ static AttrKind attr_kind(const Onnx__AttributeProto *p)
 }
 
 /* `wire` is the attribute as it lies in the file: a tensor is decoded from there. */
-static Status import_attr(Import *im, const ModelNode *n, const Onnx__AttributeProto *p, const WireField *wire, Attr *out)
+static Status import_attr(Import *im, const ModelNode *n, const Onnx__AttributeProto *p, const WireField *wire,
+                          Attr *out)
 {
     Arena *arena = im->m->arena;
     out->name = arena_strdup(arena, p->name ? p->name : "");
@@ -246,8 +247,8 @@ static void note_unsupported(Import *im, const ModelNode *n)
         }
         for (int i = 0; i < count && !n->domain[0]; i++)
             other_opset = other_opset || strcmp(row[i].op, n->op) == 0;
-        fail(im, "node \"%.300s\": operator %.100s%s%.100s (opset %lld) is not supported%s", n->name, n->domain, separator,
-             n->op, (long long)im->m->opset,
+        fail(im, "node \"%.300s\": operator %.100s%s%.100s (opset %lld) is not supported%s", n->name, n->domain,
+             separator, n->op, (long long)im->m->opset,
              function      ? ": it is a function that the model defines; export it inlined"
              : other_opset ? " at this opset"
                            : "");
@@ -327,8 +328,9 @@ static Status resolve_inputs(Import *im)
             const char *name = im->in_name.at[i][k];
             n->in[k] = name[0] ? value_find(im, name) : -1;
             if (name[0] && n->in[k] < 0)
-                return fail(im, "node \"%.300s\": its input \"%.300s\" is not an input, an initializer or the output of a node",
-                            n->name, name);
+                return fail(
+                    im, "node \"%.300s\": its input \"%.300s\" is not an input, an initializer or the output of a node",
+                    n->name, name);
         }
     }
     return ST_OK;
@@ -386,7 +388,7 @@ static Status sort_nodes(Import *im)
     return status;
 }
 
-/* ---- graph and model ------------------------------------------------------------------------------------------------- */
+/* ---- graph and model ---------------------------------------------------------------------------- */
 
 static Status import_infos(Import *im, uint32_t number, const char *what, int **list, int *count)
 {
@@ -443,7 +445,8 @@ static Status import_graph(Import *im)
             TRY(import_node(im, &f));
     if (im->unsupported) {
         if (im->unsupported > 1)
-            diag_hint(im->d, "%d nodes have unsupported operators:%.*s; `ferryc inspect --ops` lists the supported ones",
+            diag_hint(im->d,
+                      "%d nodes have unsupported operators:%.*s; `ferryc inspect --ops` lists the supported ones",
                       im->unsupported, (int)im->unsupported_ops.size - 1, im->unsupported_ops.at);
         return diag_hint(im->d, "`ferryc inspect --ops` lists the supported operators");
     }

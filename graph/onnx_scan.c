@@ -1,9 +1,10 @@
 /* onnx_scan.c - bounds on an ONNX file before anything of it is unpacked.
  *
- * A protobuf message is a row of fields: a varint tag (field number * 8 + wire type), then a varint, 4 or 8 bytes, or a length
- * and that many bytes; a sub-message is a field of the last kind. protobuf-c unpacks sub-messages by recursion and allocates a
- * structure for each, whatever the input says: 30 KB of nested sub-graphs overflow the stack, 8 MB of empty nodes take
- * 600 MB. So the file is walked first, with the descriptors that protobuf-c itself uses, and nothing is allocated.
+ * A protobuf message is a row of fields: a varint tag (field number * 8 + wire type), then a varint, 4 or 8 bytes, or a
+ * length and that many bytes; a sub-message is a field of the last kind. protobuf-c unpacks sub-messages by recursion
+ * and allocates a structure for each, whatever the input says: 30 KB of nested sub-graphs overflow the stack, 8 MB of
+ * empty nodes take 600 MB. So the file is walked first, with the descriptors that protobuf-c itself uses, and nothing
+ * is allocated.
  *
  * needs: mapped bytes   fills: nothing   keeps: everything   spoils: nothing */
 #include <string.h>
@@ -11,7 +12,7 @@
 #include "graph/onnx_wire.h"
 
 enum {
-    MAX_DEPTH = 48,          /* messages inside messages; a sub-graph takes three: node, attribute, graph */
+    MAX_DEPTH = 48, /* messages inside messages; a sub-graph takes three: node, attribute, graph */
     MAX_MESSAGES = 4 << 20,
     UNKNOWN_FIELD_BYTES = 48, /* protobuf-c keeps unknown fields, each with a record */
     ALLOCATION_BYTES = 16,    /* malloc's own share */
@@ -188,7 +189,7 @@ Status onnx_scan(Diag *d, const char *path, const uint8_t *bytes, size_t size)
     return scan_message(&s, &onnx__model_proto__descriptor, bytes, size, 1);
 }
 
-/* ---- unpacking, after the scan --------------------------------------------------------------------------------------- */
+/* ---- unpacking, after the scan ------------------------------------------------------------------ */
 
 /* The allocator's budget: what is left of it travels in allocator_data. Frees give nothing back, since every message is
  * freed as a whole. */

@@ -1,17 +1,19 @@
 /* onnx_tensor.c - a TensorProto on the wire to a Value with dense data.
  *
- * The same tensor can be stored in four ways: raw_data, a typed list, an external file, or not at all when it has no elements.
- * raw_data is used where it lies in the mapped file when its address is a multiple of the element's size (code that
- * reads a float through a pointer may rely on that); protobuf aligns nothing, so most are copied once. */
+ * The same tensor can be stored in four ways: raw_data, a typed list, an external file, or not at all when it has no
+ * elements. raw_data is used where it lies in the mapped file when its address is a multiple of the element's size
+ * (code that reads a float through a pointer may rely on that); protobuf aligns nothing, so most are copied once. */
 #include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include "graph/onnx_wire.h"
 
 bool dtype_from_onnx(int64_t number, ferry_dtype *out)
 {
-    static const signed char map[] = {-1,        FERRY_F32,  FERRY_U8, FERRY_I8,  FERRY_U16, FERRY_I16,
-                                      FERRY_I32, FERRY_I64,  -1,       FERRY_BOOL, FERRY_F16, FERRY_F64,
-                                      FERRY_U32, FERRY_U64,  -1,       -1,        FERRY_BF16};
+    static const signed char map[] = {-1,        FERRY_F32, FERRY_U8, FERRY_I8,   FERRY_U16, FERRY_I16,
+                                      FERRY_I32, FERRY_I64, -1,       FERRY_BOOL, FERRY_F16, FERRY_F64,
+                                      FERRY_U32, FERRY_U64, -1,       -1,         FERRY_BF16};
     if (number < 0 || number >= (int64_t)sizeof map || map[number] < 0)
         return false;
     *out = (ferry_dtype)map[number];
@@ -126,6 +128,16 @@ static Status tensor_shape(Diag *d, Model *m, const char *where, const Onnx__Ten
     return ST_OK;
 }
 
+/* Lets go of the pages of a mapped file that were copied, or weights would count twice while importing. They can still
+ * be read: from the file again. */
+static void drop_pages(const uint8_t *at, size_t size)
+{
+    uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), from = ((uintptr_t)at + page - 1) / page * page;
+    uintptr_t to = ((uintptr_t)at + size) / page * page;
+    if (to > from)
+        madvise((void *)from, to - from, MADV_DONTNEED);
+}
+
 static Status tensor_raw(Diag *d, Model *m, const char *where, const uint8_t *raw, size_t raw_size, bool mapped,
                          int64_t bytes, Value *out)
 {
@@ -141,6 +153,8 @@ static Status tensor_raw(Diag *d, Model *m, const char *where, const uint8_t *ra
         return diag_oom(d);
     if (raw_size)
         memcpy(copy, raw, raw_size);
+    if (mapped)
+        drop_pages(raw, raw_size);
     if (out->dtype == FERRY_BOOL) /* any other byte would be no valid bool to C */
         for (size_t i = 0; i < raw_size; i++)
             copy[i] = copy[i] != 0;
@@ -185,8 +199,8 @@ static Status tensor_fill(Diag *d, Model *m, const char *where, const Onnx__Tens
 Status tensor_decode(Diag *d, Model *m, const char *where, const uint8_t *bytes, size_t size, bool allow_missing,
                      Value *out)
 {
-    /* protobuf messages concatenate: the fields before and after raw_data, one behind the other, are the same tensor without
-     * its bytes. The last raw_data counts. */
+    /* protobuf messages concatenate: the fields before and after raw_data, one behind the other, are the same tensor
+     * without its bytes. The last raw_data counts. */
     const uint8_t *raw = NULL;
     size_t raw_size = 0, raw_fields = 0;
     WireField f;

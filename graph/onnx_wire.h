@@ -1,8 +1,8 @@
 /* onnx_wire.h - reading ONNX files: the wire format of protobuf, the check before unpacking, tensors.
  *
- * A file is mapped, scanned once (onnx_scan) and then walked field by field on the wire. Only small messages (a node, a value's
- * type, a tensor without its bytes) are unpacked by protobuf-c, one at a time, so that memory stays near the size of the
- * file: protobuf-c alone would copy every weight. */
+ * A file is mapped, scanned once (onnx_scan) and then walked field by field on the wire. Only small messages (a node, a
+ * value's type, a tensor without its bytes) are unpacked by protobuf-c, one at a time, so that memory stays near the
+ * size of the file: protobuf-c alone would copy every weight. */
 #ifndef FERRY_GRAPH_ONNX_WIRE_H
 #define FERRY_GRAPH_ONNX_WIRE_H
 
@@ -31,9 +31,9 @@ typedef struct Wire {
 /* Reads the next field; false at the end of the message and on an error. */
 bool wire_next(Wire *w, WireField *out);
 
-/* Walks the whole file by the message descriptors, as protobuf-c would, without allocating: every length lies inside its
- * message, nesting and the number of messages are bounded, and so is the memory that unpacking will take. ST_MODEL with the byte
- * offset otherwise. After it, walking and unpacking any part cannot fail but for lack of memory. */
+/* Walks the whole file by the message descriptors, as protobuf-c would, without allocating: every length lies inside
+ * its message, nesting and the number of messages are bounded, and so is the memory that unpacking will take. ST_MODEL
+ * with the byte offset otherwise. After it, walking and unpacking any part cannot fail but for lack of memory. */
 Status onnx_scan(Diag *d, const char *path, const uint8_t *bytes, size_t size);
 
 /* The model file and its external data files, read only; Model owns the list and unmaps them. */
@@ -51,9 +51,9 @@ Status model_map(Diag *d, Model *m, const char *path, bool *missing, MappedFile 
 ProtobufCMessage *unpack(const ProtobufCMessageDescriptor *type, const uint8_t *bytes, size_t size);
 void unpack_free(ProtobufCMessage *message);
 
-/* Decodes a TensorProto on the wire into name, dtype, rank, dim and data of *out (kind and producer are left alone). The
- * data is in the model's arena, or in the mapped file where that is aligned. `where` names it in errors.
- * External data: a relative path that stays below the model's folder, a regular file; see onnx_external.c. */
+/* Decodes a TensorProto on the wire into name, dtype, rank, dim and data of *out (kind and producer are left alone).
+ * The data is in the model's arena, or in the mapped file where that is aligned. `where` names it in errors. External
+ * data: a relative path that stays below the model's folder, a regular file; see onnx_external.c. */
 Status tensor_decode(Diag *d, Model *m, const char *where, const uint8_t *bytes, size_t size, bool allow_missing,
                      Value *out);
 /* Resolves TensorProto.external_data: data and data_missing of *out, whose type and shape are set. */

@@ -28,7 +28,7 @@ OpFunction fold_gather, fold_gather_elements, fold_gather_nd, fold_scatter_nd;
 /* fold_math.c */
 OpFunction fold_reduce, fold_softmax, fold_cumsum, fold_matmul;
 
-/* ---- for both -------------------------------------------------------------------------------------------------------- */
+/* ---- for both ----------------------------------------------------------------------------------- */
 
 Value *node_in(const Model *m, const ModelNode *n, int i);  /* NULL when omitted */
 Value *node_out(const Model *m, const ModelNode *n, int i); /* NULL when omitted */
@@ -44,8 +44,8 @@ Status axis_resolve(Diag *d, const Model *m, const ModelNode *n, int64_t axis, i
 /* An attribute of this kind, *out = NULL when absent; another kind is an error. */
 Status attr_get(Diag *d, const Model *m, const ModelNode *n, const char *name, AttrKind kind, const Attr **out);
 
-/* The values of an integer input of rank 0 or 1, in the arena: ST_MODEL when they depend on the contents of the model's inputs.
- * count is -1 when the input is omitted. */
+/* The values of an integer input of rank 0 or 1, in the arena: ST_MODEL when they depend on the contents of the model's
+ * inputs. count is -1 when the input is omitted. */
 typedef struct Ints {
     int count;
     int64_t *at;

@@ -1,11 +1,13 @@
-/* ops_lower.h - the lower functions that the operator table (ops.def) names. Each adds the kernels of one model node. */
+/* ops_lower.h - the lower functions that the operator table (ops.def) names. Each adds the kernels of one model node.
+ */
 #ifndef FERRY_GRAPH_OPS_LOWER_H
 #define FERRY_GRAPH_OPS_LOWER_H
 
 #include "graph/model.h"
 
 /* lower_math.c */
-Status lower_unary(Diag *d, Lowering *l, ModelNode *n);    /* Neg Abs Sqrt Exp Log Tanh Erf Sigmoid Relu Reciprocal Sin Cos Not */
+Status lower_unary(Diag *d, Lowering *l,
+                   ModelNode *n); /* Neg Abs Sqrt Exp Log Tanh Erf Sigmoid Relu Reciprocal Sin Cos Not */
 Status lower_binary(Diag *d, Lowering *l, ModelNode *n);   /* Add Sub Mul Div */
 Status lower_variadic(Diag *d, Lowering *l, ModelNode *n); /* Max Min, any number of inputs */
 Status lower_compare(Diag *d, Lowering *l, ModelNode *n);  /* Equal Less LessOrEqual Greater GreaterOrEqual */

@@ -1,13 +1,15 @@
-/* tie.c - parameters that are one: an exporter wrote the output head as the transpose of the embedding, or the same weights
- * twice. Training them apart would train another model.
+/* tie.c - parameters that are one: an exporter wrote the output head as the transpose of the embedding, or the same
+ * weights twice. Training them apart would train another model.
  *
  * A tie is found where values are equal, or equal after a transpose. Tensors whose elements are all the same are no
- * evidence: fresh biases are all zero without being one parameter. --tie ties by name, for values that are not there. */
+ * evidence: fresh biases are all zero without being one parameter. --tie ties by name, for values that are not there.
+ */
 #include <string.h>
 
 #include "graph/lower.h"
 
-/* ---- comparing values ------------------------------------------------------------------------------------------------ */
+/* ---- comparing values
+ * ------------------------------------------------------------------------------------------------ */
 
 static int64_t file_bytes(const Param *p)
 {
@@ -44,7 +46,8 @@ static bool same_values(const Graph *g, const Param *a, const Param *b, bool tra
     return true;
 }
 
-/* ---- merging --------------------------------------------------------------------------------------------------------- */
+/* ---- merging
+ * --------------------------------------------------------------------------------------------------------- */
 
 /* Every node that reads the parameter does so as a LINEAR's matrix in the parameter's own shape: trans_b can flip. */
 static bool only_linear(const Graph *g, int tensor)
@@ -141,9 +144,6 @@ static Status merge(Diag *d, Graph *g, int first, int second, bool transposed)
         keep = g->param[second];
         drop = g->param[first];
     }
-    if (keep.trainable != drop.trainable)
-        diag_note(d, "'%s' and '%s' are tied and one is frozen: both are", keep.name, drop.name);
-    keep.trainable = keep.trainable && drop.trainable;
     TRY(add_alias(d, g, &keep, drop.name, transposed));
     for (int i = 0; i < drop.n_alias; i++)
         TRY(add_alias(d, g, &keep, drop.alias[i].name, drop.alias[i].transposed != transposed));
@@ -174,7 +174,8 @@ static Status merge(Diag *d, Graph *g, int first, int second, bool transposed)
     return ST_OK;
 }
 
-/* ---- by value -------------------------------------------------------------------------------------------------------- */
+/* ---- by value
+ * -------------------------------------------------------------------------------------------------------- */
 
 static Status tie_by_value(Diag *d, Graph *g)
 {
@@ -195,7 +196,8 @@ static Status tie_by_value(Diag *d, Graph *g)
     return ST_OK;
 }
 
-/* ---- by name --------------------------------------------------------------------------------------------------------- */
+/* ---- by name
+ * --------------------------------------------------------------------------------------------------------- */
 
 /* The parameter with this name, or that has it as an alias; -1. */
 static int find_param(const Graph *g, const char *name, size_t length, bool *transposed)
@@ -237,14 +239,17 @@ static Status tie_pair(Diag *d, Graph *g, const char *option, int a, int b, bool
         diag_fail(d, ST_USAGE, "--tie '%s': the shapes %s and %s%s do not match", option, sa, sb,
                   transposed ? " (transposed)" : "");
         return diag_hint(d, same_shape(ta, tb, !transposed) ? "%s the ^T" : "%stie parameters of the same shape",
-                         !same_shape(ta, tb, !transposed) ? "" : transposed ? "leave out" : "add");
+                         !same_shape(ta, tb, !transposed) ? ""
+                         : transposed                     ? "leave out"
+                                                          : "add");
     }
     if (g->param[a].data != NULL && g->param[b].data != NULL && !same_values(g, &g->param[a], &g->param[b], transposed))
         diag_warn(d, "--tie '%s': the values in the file differ; those of '%s' are used", option, g->param[a].name);
     return a < b ? merge(d, g, a, b, transposed) : merge(d, g, b, a, transposed);
 }
 
-/* NAME=NAME or NAME=NAME^T. Names may contain '=': every place to split is tried, exactly one must give two parameters. */
+/* NAME=NAME or NAME=NAME^T. Names may contain '=': every place to split is tried, exactly one must give two parameters.
+ */
 static Status tie_by_name(Diag *d, Graph *g, const char *option)
 {
     int found = 0, a = -1, b = -1;
@@ -259,7 +264,8 @@ static Status tie_by_name(Diag *d, Graph *g, const char *option)
             t = false; /* a name that ends in ^T */
         else if (t)
             pb = find_param(g, right, length - 2, &tb);
-        if (pa < 0 || pb < 0)
+        bool itself = (size_t)(eq - option) == length && memcmp(option, right, length) == 0;
+        if (pa < 0 || pb < 0 || itself)
             continue;
         found++;
         a = pa;
@@ -273,10 +279,37 @@ static Status tie_by_name(Diag *d, Graph *g, const char *option)
     return diag_hint(d, "A=B or A=B^T with the names that 'ferryc inspect' lists");
 }
 
+/* ---- the pass
+ * -------------------------------------------------------------------------------------------------------- */
+
+static bool any_name_matches(const Param *p, int n, const char **glob)
+{
+    for (int i = 0; i < n; i++) {
+        if (glob_match(glob[i], p->name))
+            return true;
+        for (int k = 0; k < p->n_alias; k++)
+            if (glob_match(glob[i], p->alias[k].name))
+                return true;
+    }
+    return false;
+}
+
+/* --train and --freeze mean the whole parameter, whichever of its names they match. */
+static void select_again(Graph *g, const ModelOptions *o)
+{
+    for (int i = 0; i < g->n_param; i++) {
+        Param *p = &g->param[i];
+        if (p->n_alias > 0)
+            p->trainable = (o->n_train == 0 || any_name_matches(p, o->n_train, o->train)) &&
+                           !any_name_matches(p, o->n_freeze, o->freeze);
+    }
+}
+
 Status graph_tie(Diag *d, Graph *g, const ModelOptions *options)
 {
     TRY(tie_by_value(d, g));
     for (int i = 0; i < options->n_tie; i++)
         TRY(tie_by_name(d, g, options->tie[i]));
+    select_again(g, options);
     return ST_OK;
 }

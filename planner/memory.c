@@ -2,15 +2,17 @@
  *
  * needs: steps with accesses and waits   fills: Layout, live bytes   keeps: the list
  *
- * The pool is one range of physical memory made of chunks. A buffer is one piece at any aligned offset or, when it is at least a
- * chunk long, whole chunks stitched into one virtual range, so that free memory in several places serves a large buffer without
- * moving anything; what its last chunk leaves over is used by others through the pool's own mapping.
+ * The pool is one range of physical memory made of chunks. A buffer is one piece at any aligned offset or, when it is
+ * at least a chunk long, whole chunks stitched into one virtual range, so that free memory in several places serves a
+ * large buffer without moving anything; what its last chunk leaves over is used by others through the pool's own
+ * mapping.
  *
- * Buffers are placed one after the other, never moved. The bytes that are taken are those of placed buffers with which the new
- * one cannot share; between them are gaps, the last of which is open above. In the smallest gap that is long enough it goes; if
- * none is and stitching the chunks of gaps makes the pool grow less than one piece at the top, it is stitched, with the longest
- * runs first to have few pieces. Which order is best depends on the graph: several are tried, until one needs no more than what is
- * live at once, and the smallest pool wins (the earliest order among equals). */
+ * Buffers are placed one after the other, never moved. The bytes that are taken are those of placed buffers with which
+ * the new one cannot share; between them are gaps, the last of which is open above. In the smallest gap that is long
+ * enough it goes; if none is and stitching the chunks of gaps makes the pool grow less than one piece at the top, it is
+ * stitched, with the longest runs first to have few pieces. Which order is best depends on the graph: several are
+ * tried, until one needs no more than what is live at once, and the smallest pool wins (the earliest order among
+ * equals). */
 #include <stdlib.h>
 #include <string.h>
 
@@ -20,8 +22,9 @@ typedef struct Gap {
     int64_t begin, end; /* end INT64_MAX: open */
 } Gap;
 
-/* A taken piece, kept sorted by offset; pieces of buffers that share bytes may overlap. Every placement looks at all of them: the
- * life of an owner that only COMPUTE accesses is copied here, [from, to) in that stream; others have to < from. */
+/* A taken piece, kept sorted by offset; pieces of buffers that share bytes may overlap. Every placement looks at all of
+ * them: the life of an owner that only COMPUTE accesses is copied here, [from, to) in that stream; others have to <
+ * from. */
 typedef struct Taken {
     int64_t begin, end;
     int owner, from, to;
@@ -32,13 +35,13 @@ typedef struct Packer {
     const StepList *s;
     const Lives *lives;
     int64_t chunk, alignment;
-    int *order;             /* device buffers as they are placed */
+    int *order; /* device buffers as they are placed */
     VEC(Taken) taken;
     VEC(Gap) gap;
-    VEC(Gap) run;           /* whole chunks in gaps */
-    VEC(Piece) piece;       /* of all placed buffers */
-    int *first, *count;     /* by device buffer: its pieces */
-    int64_t top;            /* end of the highest piece */
+    VEC(Gap) run;       /* whole chunks in gaps */
+    VEC(Piece) piece;   /* of all placed buffers */
+    int *first, *count; /* by device buffer: its pieces */
+    int64_t top;        /* end of the highest piece */
 } Packer;
 
 /* Qsort has no context: the keys travel with the indices. */
@@ -120,9 +123,9 @@ static Status add_piece(Packer *p, int buffer, int64_t begin, int64_t bytes)
     return ST_OK;
 }
 
-/* Chunks for a buffer out of the runs of whole free chunks, the longest first; the remainder behind the last whole chunk may lie in
- * any chunk whose beginning is free for it. Returns the new top, or -1 when that is no better than `limit`; pieces are added only
- * then. */
+/* Chunks for a buffer out of the runs of whole free chunks, the longest first; the remainder behind the last whole
+ * chunk may lie in any chunk whose beginning is free for it. Returns the new top, or -1 when that is no better than
+ * `limit`; pieces are added only then. */
 static Status stitch(Packer *p, int buffer, int64_t bytes, int64_t limit, bool *done)
 {
     int64_t chunk = p->chunk, whole = bytes / chunk, rest = bytes % chunk, have = 0;
@@ -265,7 +268,8 @@ static Status place(Packer *p, int buffer)
     return take(p, buffer);
 }
 
-/* The orders that are tried. Lives that last long are in everyone's way: they go to the bottom, the short ones share above. */
+/* The orders that are tried. Lives that last long are in everyone's way: they go to the bottom, the short ones share
+ * above. */
 enum { BY_SIZE, BY_START, BY_LENGTH, BY_AREA, ORDERS };
 
 static void sort_order(Packer *p, int how, Keyed *keyed)

@@ -1,9 +1,10 @@
-/* order.c - happens-before as vector clocks, from nothing but the list's streams, its waits and the order of enqueueing.
+/* order.c - happens-before as vector clocks, from nothing but the list's streams, its waits and the order of
+ * enqueueing.
  *
- * A step's clock has an entry a stream: how many of that stream's steps are known to be over when it starts. It is the largest,
- * entry by entry, of the clocks of its direct predecessors, each of which adds its own end. Direct predecessors are the step
- * before it in its stream, the last HOST step before it (see steps.h), and the steps that it waits for; each of them was enqueued
- * earlier, so one pass in that order is enough. */
+ * A step's clock has an entry a stream: how many of that stream's steps are known to be over when it starts. It is the
+ * largest, entry by entry, of the clocks of its direct predecessors, each of which adds its own end. Direct
+ * predecessors are the step before it in its stream, the last HOST step before it (see steps.h), and the steps that it
+ * waits for; each of them was enqueued earlier, so one pass in that order is enough. */
 #include "planner/steps.h"
 
 static void join(int *clock, const int *other, StepStream stream, int ended)
@@ -19,8 +20,10 @@ static Status check_waits(Diag *d, const StepList *s)
     for (int i = 0; i < s->n_step; i++)
         for (int k = 0; k < s->step[i].n_wait; k++) {
             Wait w = s->step[i].wait[k];
-            if (w.step < 0 || w.step >= s->n_step || w.distance < 0 || w.distance > 1 || (w.distance == 0 && w.step >= i))
-                return diag_fail(d, ST_FAILED, "%s waits for step %d of %d iterations before, which is not enqueued before it",
+            if (w.step < 0 || w.step >= s->n_step || w.distance < 0 || w.distance > 1 ||
+                (w.distance == 0 && w.step >= i))
+                return diag_fail(d, ST_FAILED,
+                                 "%s waits for step %d of %d iterations before, which is not enqueued before it",
                                  step_label(s, i, label), w.step, w.distance);
         }
     return ST_OK;
@@ -33,7 +36,7 @@ Status order_build(Diag *d, Arena *a, const StepList *s, int iterations, Order *
     size_t n = (size_t)s->n_step;
     Order o = {.iterations = iterations};
     o.position = ARENA_NEW(a, int, n);
-    o.clock = ARENA_NEW(a, int, n * (size_t)iterations * STREAM_COUNT);
+    o.clock = ARENA_NEW(a, int, n *(size_t)iterations *STREAM_COUNT);
     if (!o.position || !o.clock)
         return diag_oom(d);
     for (int i = 0; i < s->n_step; i++)

@@ -4,10 +4,10 @@
  *
  * The proof has three parts that share nothing with how the list and the layout were made:
  *  1. the program is right when run one step after the other (plan_check_program.c);
- *  2. running it on streams changes nothing: whenever two steps of three consecutive iterations touch the same copy of a buffer
- *     and one of them writes, the earlier one in the program happens before the later one, by the list's waits alone. It is enough
- *     to look at a read and the write before it, and at a write and the write before it and all reads in between: the other
- *     pairs follow through these. So no read sees an older value, nor a newer one;
+ *  2. running it on streams changes nothing: whenever two steps of three consecutive iterations touch the same copy of
+ * a buffer and one of them writes, the earlier one in the program happens before the later one, by the list's waits
+ * alone. It is enough to look at a read and the write before it, and at a write and the write before it and all reads
+ * in between: the other pairs follow through these. So no read sees an older value, nor a newer one;
  *  3. giving bytes to several buffers changes nothing either (plan_check_layout.c). */
 #include <string.h>
 
@@ -22,9 +22,9 @@ typedef struct Uses {
 static Status conflict(Diag *d, const StepList *s, int earlier, int later, const char *what, int buffer)
 {
     char a[STEP_LABEL_BYTES], b[STEP_LABEL_BYTES];
-    diag_fail(d, ST_FAILED, "buffer %s: %s of iteration %d may %s before %s of iteration %d is over", s->buffer[buffer].name,
-              step_label(s, later % s->n_step, b), later / s->n_step, what, step_label(s, earlier % s->n_step, a),
-              earlier / s->n_step);
+    diag_fail(d, ST_FAILED, "buffer %s: %s of iteration %d may %s before %s of iteration %d is over",
+              s->buffer[buffer].name, step_label(s, later % s->n_step, b), later / s->n_step, what,
+              step_label(s, earlier % s->n_step, a), earlier / s->n_step);
     return diag_hint(d, "a wait is missing from the list of steps");
 }
 
@@ -76,7 +76,8 @@ static Status check_orderings(Diag *d, const StepList *s, const Order *o)
     return status;
 }
 
-/* ---- what the plan promises beyond correct results ------------------------------------------------------------------------ */
+/* ---- what the plan promises beyond correct results
+ * ------------------------------------------------------------------------ */
 
 /* The unit whose gradient output k of a kernel is, or -1. */
 static int written_unit(const StepList *s, const Step *step, int k)
@@ -84,7 +85,8 @@ static int written_unit(const StepList *s, const Step *step, int k)
     if (step->kind != STEP_KERNEL)
         return -1;
     const Node *n = &s->graph->node.at[step->node];
-    const Tensor *t = k >= node_n_out(n) || n->arg[k] < 0 ? NULL : &s->graph->tensor.at[s->graph->tensor.at[n->arg[k]].root];
+    const Tensor *t =
+        k >= node_n_out(n) || n->arg[k] < 0 ? NULL : &s->graph->tensor.at[s->graph->tensor.at[n->arg[k]].root];
     return t && t->kind == TENSOR_GRADIENT ? s->graph->param[t->param].unit : -1;
 }
 
@@ -100,14 +102,15 @@ static Status check_updates(Diag *d, const StepList *s, const Order *o)
         for (int k = 0; k < FERRY_MAX_ARGS; k++)
             gradient = gradient || written_unit(s, &s->step[i], k) >= 0;
         if (gradient && !order_before(o, s, i, 1, first, 1))
-            return diag_fail(d, ST_FAILED, "%s may start before %s is over, but the plan updates after the backward pass",
+            return diag_fail(d, ST_FAILED,
+                             "%s may start before %s is over, but the plan updates after the backward pass",
                              step_label(s, first, b), step_label(s, i, a));
     }
     return ST_OK;
 }
 
-/* At the first write of a unit's GPU gradients: the bytes of all units whose first write was enqueued and whose store is not
- * known to be over fit the window, but for units that the program itself cannot have stored by then. */
+/* At the first write of a unit's GPU gradients: the bytes of all units whose first write was enqueued and whose store
+ * is not known to be over fit the window, but for units that the program itself cannot have stored by then. */
 static Status check_window(Diag *d, const StepList *s, const Order *o)
 {
     const Graph *g = s->graph;
@@ -145,9 +148,10 @@ static Status check_window(Diag *d, const StepList *s, const Order *o)
             }
         char label[STEP_LABEL_BYTES];
         if (spare >= 0 && bytes > s->plan->gradient_window_bytes)
-            status = diag_fail(d, ST_FAILED, "%s may start before the gradients of %s are stored: %lld bytes, but the window has %lld",
-                               step_label(s, first[u], label), g->unit[spare].name, (long long)bytes,
-                               (long long)s->plan->gradient_window_bytes);
+            status = diag_fail(
+                d, ST_FAILED, "%s may start before the gradients of %s are stored: %lld bytes, but the window has %lld",
+                step_label(s, first[u], label), g->unit[spare].name, (long long)bytes,
+                (long long)s->plan->gradient_window_bytes);
     }
     base_free(first);
     return status;
@@ -159,7 +163,8 @@ static Status check_list(Diag *d, const StepList *s)
         return diag_fail(d, ST_FAILED, "%d of %d buffers cannot be the device's", s->n_device, s->n_buffer);
     for (int i = 0; i < s->n_buffer; i++)
         if ((s->buffer[i].pool == POOL_DEVICE) != (i < s->n_device))
-            return diag_fail(d, ST_FAILED, "buffer %s: not in its place among device and host buffers", s->buffer[i].name);
+            return diag_fail(d, ST_FAILED, "buffer %s: not in its place among device and host buffers",
+                             s->buffer[i].name);
     char label[STEP_LABEL_BYTES];
     for (int i = 0; i < s->n_step; i++)
         for (int k = 0; k < s->step[i].n_access; k++) {

@@ -2,9 +2,9 @@
  *
  * needs: order over three iterations, a list whose orderings are proven   keeps: everything
  *
- * Two buffers that share a byte are safe when any two of their lives, one life of each buffer in each iteration, are apart: all
- * accesses of one happen before all of the other. The lives of the middle iteration of each are compared with all three lives of
- * the other. */
+ * Two buffers that share a byte are safe when any two of their lives, one life of each buffer in each iteration, are
+ * apart: all accesses of one happen before all of the other. The lives of the middle iteration of each are compared
+ * with all three lives of the other. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -15,7 +15,8 @@ typedef struct Span {
     int buffer;
 } Span;
 
-/* Accesses of one buffer in one iteration: per stream the last one, counted from the start, and the least that all know. */
+/* Accesses of one buffer in one iteration: per stream the last one, counted from the start, and the least that all
+ * know. */
 typedef struct Extent {
     int last[STREAM_COUNT];
     int least[STREAM_COUNT];
@@ -81,8 +82,9 @@ static Status check_places(Check *c)
         if (c->place[i] < 0)
             status = diag_fail(c->d, ST_FAILED, "layout: buffer %s has no place", s->buffer[i].name);
         else if (c->place[i] != i)
-            status = diag_fail(c->d, ST_FAILED, "layout: buffer %s is number %d in the layout and %d in the list of steps",
-                               s->buffer[i].name, c->place[i], i);
+            status =
+                diag_fail(c->d, ST_FAILED, "layout: buffer %s is number %d in the layout and %d in the list of steps",
+                          s->buffer[i].name, c->place[i], i);
     base_free(names);
     return status;
 }
@@ -92,8 +94,8 @@ static Status check_pieces(Check *c)
     const Layout *layout = c->layout;
     int64_t chunk = layout->chunk_bytes;
     if (chunk <= 0 || layout->reserved_bytes < 0 || layout->reserved_bytes % chunk != 0)
-        return diag_fail(c->d, ST_FAILED, "layout: %lld bytes are not whole chunks of %lld bytes", (long long)layout->reserved_bytes,
-                         (long long)chunk);
+        return diag_fail(c->d, ST_FAILED, "layout: %lld bytes are not whole chunks of %lld bytes",
+                         (long long)layout->reserved_bytes, (long long)chunk);
     for (int i = 0; i < layout->n_place; i++) {
         const Place *p = &layout->place[i];
         int64_t sum = 0;
@@ -101,20 +103,22 @@ static Status check_pieces(Check *c)
             const Piece *piece = &p->piece[k];
             if (piece->bytes <= 0 || piece->offset_bytes < 0 || piece->bytes > layout->reserved_bytes ||
                 piece->offset_bytes > layout->reserved_bytes - piece->bytes)
-                return diag_fail(c->d, ST_FAILED, "layout: buffer %s: piece %d (%lld bytes at %lld) is not inside the pool of %lld bytes",
-                                 p->buffer, k, (long long)piece->bytes, (long long)piece->offset_bytes,
-                                 (long long)layout->reserved_bytes);
+                return diag_fail(
+                    c->d, ST_FAILED,
+                    "layout: buffer %s: piece %d (%lld bytes at %lld) is not inside the pool of %lld bytes", p->buffer,
+                    k, (long long)piece->bytes, (long long)piece->offset_bytes, (long long)layout->reserved_bytes);
             if (p->n_piece > 1 &&
                 (piece->offset_bytes % chunk != 0 || (k + 1 < p->n_piece && piece->bytes % chunk != 0)))
-                return diag_fail(c->d, ST_FAILED, "layout: buffer %s: piece %d (%lld bytes at %lld) cannot be stitched of chunks",
+                return diag_fail(c->d, ST_FAILED,
+                                 "layout: buffer %s: piece %d (%lld bytes at %lld) cannot be stitched of chunks",
                                  p->buffer, k, (long long)piece->bytes, (long long)piece->offset_bytes);
             if (add_overflows_i64(sum, piece->bytes, &sum))
                 return diag_fail(c->d, ST_FAILED, "layout: buffer %s: its size overflows", p->buffer);
         }
         int64_t need = c->s->buffer[i].bytes;
         if (p->n_piece < 1 || sum < need)
-            return diag_fail(c->d, ST_FAILED, "layout: buffer %s has %lld bytes and needs %lld", p->buffer, (long long)sum,
-                             (long long)need);
+            return diag_fail(c->d, ST_FAILED, "layout: buffer %s has %lld bytes and needs %lld", p->buffer,
+                             (long long)sum, (long long)need);
     }
     return ST_OK;
 }
@@ -163,15 +167,16 @@ static Status check_pair(const Check *c, int a, int b, int64_t offset)
         return diag_fail(c->d, ST_FAILED, "layout: two pieces of buffer %s share the byte at %lld", s->buffer[a].name,
                          (long long)offset);
     if (c->kept[a] || c->kept[b])
-        return diag_fail(c->d, ST_FAILED, "layout: buffers %s and %s share the byte at %lld, but %s is never free", s->buffer[a].name,
-                         s->buffer[b].name, (long long)offset, s->buffer[c->kept[a] ? a : b].name);
+        return diag_fail(c->d, ST_FAILED, "layout: buffers %s and %s share the byte at %lld, but %s is never free",
+                         s->buffer[a].name, s->buffer[b].name, (long long)offset, s->buffer[c->kept[a] ? a : b].name);
     for (int i = 0; i < PROOF_ITERATIONS; i++)
         for (int j = 0; j < PROOF_ITERATIONS; j++) {
             const Extent *x = &c->extent[PROOF_ITERATIONS * a + i], *y = &c->extent[PROOF_ITERATIONS * b + j];
             if ((i != 1 && j != 1) || extent_before(x, y) || extent_before(y, x))
                 continue;
             return diag_fail(c->d, ST_FAILED,
-                             "layout: buffers %s (iteration %d) and %s (iteration %d) may be live at once and share the byte at %lld",
+                             "layout: buffers %s (iteration %d) and %s (iteration %d) may be live at once and share "
+                             "the byte at %lld",
                              s->buffer[a].name, i, s->buffer[b].name, j, (long long)offset);
         }
     return ST_OK;

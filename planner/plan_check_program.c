@@ -2,15 +2,15 @@
  *
  * needs: a list of steps   keeps: everything
  *
- * The program is run on tags instead of data: a tag says what a copy of a buffer holds. With iterations counted from 0, in
- * iteration i
+ * The program is run on tags instead of data: a tag says what a copy of a buffer holds. With iterations counted from 0,
+ * in iteration i
  *  - inputs and everything computed from them carry i + 1: written in this iteration; 0 is what was there at the start;
  *  - a parameter carries the number of its updates, i before this iteration's and i + 1 after;
- *  - a gradient carries the number of its writes so far, counted over all iterations: complete when all nodes that write it
- *    have run i + 1 times;
+ *  - a gradient carries the number of its writes so far, counted over all iterations: complete when all nodes that
+ * write it have run i + 1 times;
  *  - the partial sums are counted one by one.
- * Each step is given the buffers that the plan says it must touch, found from the graph and the plan and not from the maps of the
- * list, and its accesses must be exactly these. */
+ * Each step is given the buffers that the plan says it must touch, found from the graph and the plan and not from the
+ * maps of the list, and its accesses must be exactly these. */
 #include <string.h>
 
 #include "planner/plan_check.h"
@@ -20,15 +20,15 @@ typedef struct Machine {
     const StepList *s;
     const Graph *g;
     int iteration;
-    int64_t *tag;        /* by buffer and copy */
-    int *by_tensor;      /* by tensor: device buffer, found by kind and name of the thing */
-    int *by_param;       /* by parameter and buffer kind */
-    int *staging;        /* by tensor */
+    int64_t *tag;                  /* by buffer and copy */
+    int *by_tensor;                /* by tensor: device buffer, found by kind and name of the thing */
+    int *by_param;                 /* by parameter and buffer kind */
+    int *staging;                  /* by tensor */
     int single[BUFFER_KIND_COUNT]; /* partials, norm, loss */
-    int *writes;         /* by parameter: nodes that write its gradient */
-    int *use, *use_of;   /* by unit: number of uses so far, segment and phase of the last one */
-    int *summed;         /* by unit: iterations in which its squares were summed */
-    int touched;         /* accesses of the present step that were accounted for */
+    int *writes;                   /* by parameter: nodes that write its gradient */
+    int *use, *use_of;             /* by unit: number of uses so far, segment and phase of the last one */
+    int *summed;                   /* by unit: iterations in which its squares were summed */
+    int touched;                   /* accesses of the present step that were accounted for */
     int next_node, sums;
     const Step *step;
     int index;
@@ -199,7 +199,8 @@ static Status run_step(Machine *m, int index)
     m->step = &m->s->step[index];
     m->touched = 0;
     if (m->step->kind > STEP_COLLECT || m->step->stream != stream[m->step->kind])
-        return wrong(m, "it runs on the stream %s", m->step->stream < STREAM_COUNT ? step_stream_name(m->step->stream) : "?");
+        return wrong(m, "it runs on the stream %s",
+                     m->step->stream < STREAM_COUNT ? step_stream_name(m->step->stream) : "?");
     switch (m->step->kind) {
     case STEP_STAGE:
     case STEP_LOAD_INPUT:
@@ -252,11 +253,14 @@ static Status end_iteration(Machine *m)
 {
     const Graph *g = m->g;
     if (m->next_node != g->node.count)
-        return diag_fail(m->d, ST_FAILED, "iteration %d: %d of %d kernels run", m->iteration, m->next_node, g->node.count);
+        return diag_fail(m->d, ST_FAILED, "iteration %d: %d of %d kernels run", m->iteration, m->next_node,
+                         g->node.count);
     for (int p = 0; p < g->n_param; p++)
         if (g->param[p].trainable && *tag_of(m, of_param(m, p, BUFFER_MASTER), 0) != m->iteration + 1)
-            return diag_fail(m->d, ST_FAILED, "iteration %d: parameter %s is not updated", m->iteration, g->param[p].name);
-    if (*tag_of(m, m->single[BUFFER_LOSS], 0) != m->iteration + 1 || *tag_of(m, m->single[BUFFER_NORM], 0) != m->iteration + 1)
+            return diag_fail(m->d, ST_FAILED, "iteration %d: parameter %s is not updated", m->iteration,
+                             g->param[p].name);
+    if (*tag_of(m, m->single[BUFFER_LOSS], 0) != m->iteration + 1 ||
+        *tag_of(m, m->single[BUFFER_NORM], 0) != m->iteration + 1)
         return diag_fail(m->d, ST_FAILED, "iteration %d: the loss or the norm is not stored", m->iteration);
     if (m->s->n_step == 0 || m->s->step[m->s->n_step - 1].kind != STEP_COLLECT)
         return diag_fail(m->d, ST_FAILED, "the program does not end by handing over loss and norm");
@@ -298,7 +302,8 @@ static Status index_buffers(Machine *m)
         }
         int copies = b->kind == BUFFER_NORM || b->kind == BUFFER_LOSS ? 2 : 1;
         if (!slot || *slot >= 0)
-            return diag_fail(m->d, ST_FAILED, "buffer %s: %s", b->name, slot ? "there are two of it" : "it stands for nothing");
+            return diag_fail(m->d, ST_FAILED, "buffer %s: %s", b->name,
+                             slot ? "there are two of it" : "it stands for nothing");
         if (b->bytes < bytes || (b->pool == POOL_HOST) != host || b->preset != state || b->copies != copies)
             return diag_fail(m->d, ST_FAILED, "buffer %s: wrong size, pool, number of copies or beginning", b->name);
         *slot = i;

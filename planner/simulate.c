@@ -2,46 +2,47 @@
  *
  * needs: steps_time   fills: Timeline   keeps: the list
  *
- * A fluid simulation. At any moment at most one step of each stream runs. A running step has work left, counted in thousandths
- * of a tick (a tick is a thousandth of a nanosecond); in each tick it does `rate` thousandths of work. Rates change only when a step
- * starts or ends, so time jumps from one such event to the next: the first tick at which some step's work is done. A step that
- * uses two classes of the link, or meets two, goes at the slowest of the rates that these pairs have.
+ * A fluid simulation. At any moment at most one step of each stream runs. A running step has work left, counted in
+ * thousandths of a tick (a tick is a thousandth of a nanosecond); in each tick it does `rate` thousandths of work.
+ * Rates change only when a step starts or ends, so time jumps from one such event to the next: the first tick at which
+ * some step's work is done. A step that uses two classes of the link, or meets two, goes at the slowest of the rates
+ * that these pairs have.
  *
- * Repeating the program makes it periodic sooner or later: the state after an iteration is a function of the state before. The
- * loop stops when an iteration starts and ends all its steps at the same distances from its beginning as one to four before it.
- * A cycle of several iterations happens when the loop that limits the speed spans more than one of them (the host enqueues an
- * iteration after the results of the one before the last). */
+ * Repeating the program makes it periodic sooner or later: the state after an iteration is a function of the state
+ * before. The loop stops when an iteration starts and ends all its steps at the same distances from its beginning as
+ * one to four before it. A cycle of several iterations happens when the loop that limits the speed spans more than one
+ * of them (the host enqueues an iteration after the results of the one before the last). */
 #include <string.h>
 
 #include "planner/steps.h"
 
 enum {
     MAX_ITERATIONS = 64,
-    RING = 8,       /* iterations whose times are kept: those that may overlap, and a cycle */
-    AHEAD = 4,      /* iterations in flight */
+    RING = 8,  /* iterations whose times are kept: those that may overlap, and a cycle */
+    AHEAD = 4, /* iterations in flight */
     MAX_CYCLE = 4,
     MASKS = 1 << LINK_CLASS_COUNT,
     TICKS_PER_NS = 1000,
 };
 
 typedef struct Running {
-    int step; /* -1: idle */
+    int step;     /* -1: idle */
     int64_t work; /* thousandths of ticks */
 } Running;
 
 typedef struct Sim {
     const StepList *s;
-    int64_t now; /* ticks */
-    int *queue;                      /* steps by stream, in program order */
-    int first[STREAM_COUNT + 1];     /* where each stream's queue starts */
+    int64_t now;                                   /* ticks */
+    int *queue;                                    /* steps by stream, in program order */
+    int first[STREAM_COUNT + 1];                   /* where each stream's queue starts */
     int at[STREAM_COUNT], iteration[STREAM_COUNT]; /* the next (or running) step of each stream */
-    int *ended;                      /* by step: iterations of it that are over */
-    int *hosts_before;               /* by step: HOST steps before it in the program */
-    int left[RING];                  /* steps of an iteration that are not over */
-    int over;                        /* iterations that are over, all before included */
+    int *ended;                                    /* by step: iterations of it that are over */
+    int *hosts_before;                             /* by step: HOST steps before it in the program */
+    int left[RING];                                /* steps of an iteration that are not over */
+    int over;                                      /* iterations that are over, all before included */
     Running run[STREAM_COUNT];
-    int64_t *start, *end;            /* RING times n_step */
-    int rate[MASKS][MASKS];          /* of steps with the first mask while one with the second runs */
+    int64_t *start, *end;   /* RING times n_step */
+    int rate[MASKS][MASKS]; /* of steps with the first mask while one with the second runs */
 } Sim;
 
 static Status make_rates(Diag *d, Sim *x, const DeviceFacts *f, bool contention)
@@ -49,7 +50,8 @@ static Status make_rates(Diag *d, Sim *x, const DeviceFacts *f, bool contention)
     for (int a = 0; a < LINK_CLASS_COUNT; a++)
         for (int b = 0; b < LINK_CLASS_COUNT; b++)
             if (f->rate_permille[a][b] < 1 || f->rate_permille[a][b] > 1000)
-                return diag_fail(d, ST_MODEL, "device %s: contention rate %d of class %d beside class %d is outside 1..1000",
+                return diag_fail(d, ST_MODEL,
+                                 "device %s: contention rate %d of class %d beside class %d is outside 1..1000",
                                  f->name ? f->name : "", f->rate_permille[a][b], a, b);
     for (int own = 0; own < MASKS; own++)
         for (int other = 0; other < MASKS; other++) {
@@ -205,8 +207,8 @@ static Status stuck(Diag *d, const Sim *x)
     char label[STEP_LABEL_BYTES];
     for (int t = 0; t < STREAM_COUNT; t++)
         if (x->first[t + 1] > x->first[t] && x->iteration[t] == x->over)
-            return diag_fail(d, ST_FAILED, "the timeline stops in iteration %d: %s never has all that it waits for", x->over,
-                             step_label(x->s, x->queue[x->first[t] + x->at[t]], label));
+            return diag_fail(d, ST_FAILED, "the timeline stops in iteration %d: %s never has all that it waits for",
+                             x->over, step_label(x->s, x->queue[x->first[t] + x->at[t]], label));
     return diag_fail(d, ST_FAILED, "the timeline stops in iteration %d", x->over);
 }
 

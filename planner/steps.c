@@ -3,8 +3,8 @@
  * needs: a checked graph, a plan whose choices are made   fills: the StepList but for duration_ns and link
  * keeps: graph and plan
  *
- * Which memory an argument of a kernel means is decided in one place, steps_arg_buffer. The orderings follow from the accesses
- * alone (steps_deps.c); here is only what is done and in which order one after the other would do it. */
+ * Which memory an argument of a kernel means is decided in one place, steps_arg_buffer. The orderings follow from the
+ * accesses alone (steps_deps.c); here is only what is done and in which order one after the other would do it. */
 #include <string.h>
 
 #include "planner/steps.h"
@@ -15,18 +15,19 @@ typedef struct Builder {
     const Graph *g;
     const Plan *plan;
     StepList *s;
-    int *staging;          /* by input: buffer */
+    int *staging; /* by input: buffer */
     int partials, norm, loss;
-    bool *loaded;          /* by unit: its load is in the list */
-    int *first_read_node;  /* by unit: first node that reads it */
+    bool *loaded;                          /* by unit: its load is in the list */
+    int *first_read_node;                  /* by unit: first node that reads it */
     int *first_grad_node, *last_grad_node; /* by unit: nodes that write its gradients, -1 */
     int *first_grad_step, *store_step;     /* by unit, -1 */
-    int last_grad_step;    /* last kernel that writes a gradient, -1 */
+    int last_grad_step;                    /* last kernel that writes a gradient, -1 */
     int n_arrived, *arrived; /* trainable units in the order in which their gradients are complete on the host */
-    int loss_node;         /* last node that writes the loss */
+    int loss_node;           /* last node that writes the loss */
 } Builder;
 
-/* ---- where things lie --------------------------------------------------------------------------------------------------- */
+/* ---- where things lie
+ * --------------------------------------------------------------------------------------------------- */
 
 static const Tensor *root_of(const Graph *g, int tensor)
 {
@@ -170,7 +171,8 @@ static Status make_buffers(Builder *b)
     return ST_OK;
 }
 
-/* ---- steps ---------------------------------------------------------------------------------------------------------------- */
+/* ---- steps
+ * ---------------------------------------------------------------------------------------------------------------- */
 
 /* The next step with room for `accesses`; NULL when out of memory. */
 static Step *add_step(Builder *b, StepKind kind, StepStream stream, int accesses)
@@ -268,8 +270,8 @@ static Status scan_nodes(Builder *b)
                 if (b->first_read_node[unit] < 0)
                     b->first_read_node[unit] = i;
                 if (use_of_node(g, n, unit) < 0)
-                    return diag_fail(b->d, ST_FAILED, "node %s: reads unit %s in segment %d, which is none of its uses", n->name,
-                                     g->unit[unit].name, n->segment);
+                    return diag_fail(b->d, ST_FAILED, "node %s: reads unit %s in segment %d, which is none of its uses",
+                                     n->name, g->unit[unit].name, n->segment);
             }
             if (t->kind == TENSOR_GRADIENT && k < outs) {
                 int unit = g->param[t->param].unit;
@@ -452,12 +454,13 @@ static Status sort_buffers(Builder *b)
     return ST_OK;
 }
 
-/* ---- orderings that no access asks for ------------------------------------------------------------------------------------ */
+/* ---- orderings that no access asks for
+ * ------------------------------------------------------------------------------------ */
 
-/* Gradient window. At the first write of unit i, a unit is open from its own first write to the end of its store. One whose
- * store comes later in the program (a tied table that gathers to the end) is open whatever is done. Of the others, the latest
- * may stay open as long as all fit; since stores run in order, waiting for the latest one that does not fit closes all before.
- * The stores of the previous iteration come before the first one of this. */
+/* Gradient window. At the first write of unit i, a unit is open from its own first write to the end of its store. One
+ * whose store comes later in the program (a tied table that gathers to the end) is open whatever is done. Of the
+ * others, the latest may stay open as long as all fit; since stores run in order, waiting for the latest one that does
+ * not fit closes all before. The stores of the previous iteration come before the first one of this. */
 static Status window_orderings(const Builder *b, Ordering *out, int *n_out)
 {
     const Graph *g = b->g;
@@ -523,8 +526,8 @@ static Status check_plan(Diag *d, const Graph *g, const Plan *plan)
         return diag_fail(d, ST_MODEL, "the plan has %d units, the graph %d", plan->n_unit, g->n_unit);
     for (int u = 0; u < g->n_unit; u++)
         if (plan->unit[u].first_gpu_use < 0 || plan->unit[u].first_gpu_use > g->unit[u].n_use)
-            return diag_fail(d, ST_MODEL, "unit %s: the plan serves it from its use %d on, but it has %d", g->unit[u].name,
-                             plan->unit[u].first_gpu_use, g->unit[u].n_use);
+            return diag_fail(d, ST_MODEL, "unit %s: the plan serves it from its use %d on, but it has %d",
+                             g->unit[u].name, plan->unit[u].first_gpu_use, g->unit[u].n_use);
     return ST_OK;
 }
 

@@ -2,16 +2,17 @@
  *
  * needs: steps with accesses, buffers   fills: wait, n_wait   keeps: everything else
  *
- * Three iterations of the program are run in one go, keeping for each copy of a buffer the last write and the reads since, of
- * each stream only the latest since streams are in order. A read must come after the last write; a write after the last write
- * and after the reads since. What the third iteration finds is the steady state; the first two give it its history (two, because
- * a buffer with two copies comes around after two).
+ * Three iterations of the program are run in one go, keeping for each copy of a buffer the last write and the reads
+ * since, of each stream only the latest since streams are in order. A read must come after the last write; a write
+ * after the last write and after the reads since. What the third iteration finds is the steady state; the first two
+ * give it its history (two, because a buffer with two copies comes around after two).
  *
- * Of the orderings of one step with one other stream only the latest counts: at most one candidate a stream is left. A candidate
- * a -> b goes when b knows of a's end anyway: because the step before b in its stream, the last HOST step before b, or the step
- * of another candidate of b comes after a. All edges lead from an earlier to a later place in the order of enqueueing, so what
- * remains is the transitive reduction, which is unique, and any path between two steps lies between them: two steps that are at
- * most one iteration apart are related by the steps of these two iterations alone, whichever iteration they are in. */
+ * Of the orderings of one step with one other stream only the latest counts: at most one candidate a stream is left. A
+ * candidate a -> b goes when b knows of a's end anyway: because the step before b in its stream, the last HOST step
+ * before b, or the step of another candidate of b comes after a. All edges lead from an earlier to a later place in the
+ * order of enqueueing, so what remains is the transitive reduction, which is unique, and any path between two steps
+ * lies between them: two steps that are at most one iteration apart are related by the steps of these two iterations
+ * alone, whichever iteration they are in. */
 #include <string.h>
 
 #include "planner/steps.h"
@@ -26,10 +27,10 @@ typedef struct History {
 
 typedef struct Deps {
     StepList *s;
-    History *history;   /* by buffer and copy */
-    int *candidate;     /* by unrolled step and stream: the latest step that must be over */
-    int *clock;         /* by unrolled step and stream, as in Order */
-    int *position;      /* by unrolled step: how many earlier steps of its stream */
+    History *history;              /* by buffer and copy */
+    int *candidate;                /* by unrolled step and stream: the latest step that must be over */
+    int *clock;                    /* by unrolled step and stream, as in Order */
+    int *position;                 /* by unrolled step: how many earlier steps of its stream */
     int *extra_first, *extra_next; /* chains of extra orderings by `after` */
     const Ordering *extra;
 } Deps;
@@ -52,7 +53,8 @@ static void find_candidates(Deps *x, int u)
         candidate[t] = -1;
     for (int i = 0; i < step->n_access; i++) {
         const Access *access = &step->access[i];
-        int copy = s->buffer[access->buffer].copies == 2 ? (iteration + access->lag) & 1 : 0; /* -lag and lag: same parity */
+        int copy =
+            s->buffer[access->buffer].copies == 2 ? (iteration + access->lag) & 1 : 0; /* -lag and lag: same parity */
         History *h = &x->history[2 * (size_t)access->buffer + (size_t)copy];
         want(x, candidate, h->write);
         for (int t = 0; access->write && t < STREAM_COUNT; t++)
@@ -89,7 +91,8 @@ static bool knows(const Deps *x, int step, int earlier)
     return x->clock[(size_t)step * STREAM_COUNT + t] > x->position[earlier];
 }
 
-/* Keeps of step u's candidates what nothing else implies; `before` are the predecessor in its stream and the last HOST step. */
+/* Keeps of step u's candidates what nothing else implies; `before` are the predecessor in its stream and the last HOST
+ * step. */
 static Status reduce(Diag *d, Arena *a, Deps *x, int u, const int before[2])
 {
     StepList *s = x->s;
@@ -110,8 +113,8 @@ static Status reduce(Diag *d, Arena *a, Deps *x, int u, const int before[2])
         Wait w = {candidate[t] % s->n_step, u / s->n_step - candidate[t] / s->n_step};
         char from[STEP_LABEL_BYTES], to[STEP_LABEL_BYTES];
         if (w.distance > 1)
-            return diag_fail(d, ST_FAILED, "%s would have to wait for %s of %d iterations before", step_label(s, u % s->n_step, to),
-                             step_label(s, w.step, from), w.distance);
+            return diag_fail(d, ST_FAILED, "%s would have to wait for %s of %d iterations before",
+                             step_label(s, u % s->n_step, to), step_label(s, w.step, from), w.distance);
         int at = n++;
         for (; at > 0 && (wait[at - 1].distance > w.distance ||
                           (wait[at - 1].distance == w.distance && wait[at - 1].step > w.step));
@@ -178,8 +181,9 @@ Status steps_derive_waits(Diag *d, Arena *a, StepList *s, const Ordering *extra,
             const Ordering *e = &extra[i];
             if (e->before < 0 || e->after < 0 || e->before >= s->n_step || e->after >= s->n_step || e->distance < 0 ||
                 e->distance > 1 || (e->distance == 0 && e->before >= e->after)) {
-                status = diag_fail(d, ST_FAILED, "ordering of step %d after step %d of %d iterations before is no ordering", e->after,
-                                   e->before, e->distance);
+                status =
+                    diag_fail(d, ST_FAILED, "ordering of step %d after step %d of %d iterations before is no ordering",
+                              e->after, e->before, e->distance);
                 break;
             }
             x.extra_next[i] = x.extra_first[e->after];

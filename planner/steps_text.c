@@ -3,7 +3,7 @@
 
 const char *step_kind_name(StepKind k)
 {
-    static const char *const name[] = {"stage", "load_input", "load",  "kernel", "store_loss",
+    static const char *const name[] = {"stage", "load_input", "load", "kernel", "store_loss",
                                        "store", "sqnorm",     "norm", "adamw",  "collect"};
     return name[k];
 }
@@ -16,8 +16,9 @@ const char *step_stream_name(StepStream t)
 
 const char *buffer_kind_name(BufferKind k)
 {
-    static const char *const name[BUFFER_KIND_COUNT] = {"value",     "const",   "input",   "staging",  "param", "master", "grad",
-                                                        "host_grad", "state_m", "state_v", "partials", "norm",  "loss"};
+    static const char *const name[BUFFER_KIND_COUNT] = {"value",    "const", "input",     "staging", "param",
+                                                        "master",   "grad",  "host_grad", "state_m", "state_v",
+                                                        "partials", "norm",  "loss"};
     return name[k];
 }
 
@@ -37,16 +38,19 @@ const char *step_label(const StepList *s, int step, char out[STEP_LABEL_BYTES])
 }
 
 /* One line a buffer and a step:
- *   step 12 compute kernel 12 wte (embedding) after 3, 40 of last iteration: reads input:ids; writes act:tokens; 1250 ns */
+ *   step 12 compute kernel 12 wte (embedding) after 3, 40 of last iteration: reads input:ids; writes act:tokens; 1250
+ * ns */
 void steps_print(const StepList *s, Text *to)
 {
     static const char *const link[LINK_CLASS_COUNT] = {"dha_read", "dha_write", "h2d", "d2h", "update"};
     char label[STEP_LABEL_BYTES];
-    text_add(to, "steps: %d steps, %d device buffers, %d host buffers\n", s->n_step, s->n_device, s->n_buffer - s->n_device);
+    text_add(to, "steps: %d steps, %d device buffers, %d host buffers\n", s->n_step, s->n_device,
+             s->n_buffer - s->n_device);
     for (int i = 0; i < s->n_buffer; i++) {
         const Buffer *b = &s->buffer[i];
         text_add(to, "buffer %s %s %s, %lld bytes%s%s\n", b->name, b->pool == POOL_DEVICE ? "device" : "host",
-                 buffer_kind_name(b->kind), (long long)b->bytes, b->copies == 2 ? ", two copies" : "", b->preset ? ", preset" : "");
+                 buffer_kind_name(b->kind), (long long)b->bytes, b->copies == 2 ? ", two copies" : "",
+                 b->preset ? ", preset" : "");
     }
     for (int i = 0; i < s->n_step; i++) {
         const Step *x = &s->step[i];
@@ -58,7 +62,10 @@ void steps_print(const StepList *s, Text *to)
                      x->wait[k].distance ? " of the last iteration" : "");
         for (int k = 0; k < x->n_access; k++) {
             const Access *c = &x->access[k];
-            text_add(to, "%s%s %s%s", k == 0 ? "; " : ", ", c->read && c->write ? "updates" : c->write ? "writes" : "reads",
+            text_add(to, "%s%s %s%s", k == 0 ? "; " : ", ",
+                     c->read && c->write ? "updates"
+                     : c->write          ? "writes"
+                                         : "reads",
                      s->buffer[c->buffer].name, c->lag ? " (last iteration's)" : "");
         }
         if (x->duration_ns > 0)

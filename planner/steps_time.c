@@ -2,21 +2,21 @@
  *
  * needs: steps with accesses, a matching profile   fills: duration_ns, link   keeps: everything else
  *
- * The profile knows layers and the operators between them, the list knows kernels. A segment's time for the place where its
- * parameters and gradients are is split among its kernels so that their sum is exactly that time:
+ * The profile knows layers and the operators between them, the list knows kernels. A segment's time for the place where
+ * its parameters and gradients are is split among its kernels so that their sum is exactly that time:
  *  - the time with everything in GPU memory by node_cost;
- *  - what reading parameters by DHA adds to the kernels that read them from the host, by the bytes they read; what writing
- *    gradients adds likewise. A kernel that is faster by DHA (noise in the profile) makes the whole segment shorter.
- * When only some of a layer's bytes are on the host, its time is interpolated: with r and w the parts of the bytes that are read
- * and written by DHA, between the four measured corners of (parameters, gradients). */
+ *  - what reading parameters by DHA adds to the kernels that read them from the host, by the bytes they read; what
+ * writing gradients adds likewise. A kernel that is faster by DHA (noise in the profile) makes the whole segment
+ * shorter. When only some of a layer's bytes are on the host, its time is interpolated: with r and w the parts of the
+ * bytes that are read and written by DHA, between the four measured corners of (parameters, gradients). */
 #include "planner/steps.h"
 
 /* Sums over the kernels of one segment and phase, and the running sums while its time is dealt out. */
 typedef struct Share {
-    double cost, read, write;             /* of all kernels; bytes only of those on the host */
-    double all_read, all_write;           /* bytes of parameters and gradients wherever they are */
+    double cost, read, write;   /* of all kernels; bytes only of those on the host */
+    double all_read, all_write; /* bytes of parameters and gradients wherever they are */
     double done_cost, done_read, done_write;
-    int64_t base_ns, read_ns, write_ns;   /* to deal out */
+    int64_t base_ns, read_ns, write_ns; /* to deal out */
     int64_t dealt_base, dealt_read, dealt_write;
 } Share;
 
@@ -33,7 +33,8 @@ static int64_t deal(int64_t total, double *done, double part, double all, int64_
 }
 
 /* Bytes of parameters that a kernel reads and of gradients that it writes: on the host, and wherever they are. */
-static void dha_bytes(const StepList *s, const Step *step, double *read, double *write, double *all_read, double *all_write)
+static void dha_bytes(const StepList *s, const Step *step, double *read, double *write, double *all_read,
+                      double *all_write)
 {
     const Graph *g = s->graph;
     const Node *n = &g->node.at[step->node];
@@ -75,8 +76,9 @@ static void set_times(Share *x, const Profile *p, int segment, Phase phase)
         const LayerProfile *lp = &p->layer[l];
         base = (double)lp->bp[ON_GPU][ON_GPU].median_ns;
         with_read = between(base, (double)lp->bp[ON_HOST][ON_GPU].median_ns, r);
-        with_both = between(with_read,
-                            between((double)lp->bp[ON_GPU][ON_HOST].median_ns, (double)lp->bp[ON_HOST][ON_HOST].median_ns, r), w);
+        with_both = between(
+            with_read,
+            between((double)lp->bp[ON_GPU][ON_HOST].median_ns, (double)lp->bp[ON_HOST][ON_HOST].median_ns, r), w);
     }
     int64_t total = (int64_t)(with_both + 0.5);
     x->read_ns = (int64_t)(with_read + 0.5) - (int64_t)base;
@@ -122,8 +124,8 @@ static void time_kernels(StepList *s, const Profile *p, Share *share)
     }
 }
 
-/* The cost of a caching allocator: plan->n_alloc allocations, dealt out evenly to the kernels that write gradients, which are
- * the ones that allocate there; to all kernels when none does. */
+/* The cost of a caching allocator: plan->n_alloc allocations, dealt out evenly to the kernels that write gradients,
+ * which are the ones that allocate there; to all kernels when none does. */
 static Status add_allocations(Diag *d, StepList *s, const Profile *p)
 {
     int64_t total, dealt = 0;
@@ -162,8 +164,8 @@ Status steps_time(Diag *d, StepList *s, const Profile *p)
 {
     const Graph *g = s->graph;
     if (p->n_layer != g->n_layer || p->n_unit != g->n_unit)
-        return diag_fail(d, ST_MODEL, "the profile has %d layers and %d units, the graph %d and %d", p->n_layer, p->n_unit,
-                         g->n_layer, g->n_unit);
+        return diag_fail(d, ST_MODEL, "the profile has %d layers and %d units, the graph %d and %d", p->n_layer,
+                         p->n_unit, g->n_layer, g->n_unit);
     for (int i = 0; i < s->n_step; i++) {
         Step *step = &s->step[i];
         const UnitProfile *u = step->unit >= 0 ? &p->unit[step->unit] : NULL;

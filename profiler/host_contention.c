@@ -2,17 +2,17 @@
  *
  * Class a runs a fixed job alone, then again while class b runs a longer one. With t alone, and an overlap v and time
  * outside it u in the pair, a did t - u of its work during v, so its rate was (t - u) / v. Each job repeats one small
- * call until it takes about a millisecond. A class does not run beside itself (one stream each), and the two DHA
+ * call until it takes about half a millisecond. A class does not run beside itself (one stream each), and the two DHA
  * classes share the compute stream: these rates are 1000 by definition. */
 #include <stdlib.h>
 
 #include "profiler/bench.h"
 
 enum {
-    JOB_NS = 1000000, /* a job alone */
-    JOB_MOST = 2000,  /* calls in it */
-    OUTLASTS = 4,     /* b is so many times longer */
-    BUFFERS = 4,      /* of the pool: operands of kernels, target of loads, source of stores, spare */
+    JOB_NS = 500000, /* a job alone */
+    JOB_MOST = 2000, /* calls in it */
+    OUTLASTS = 3,    /* b is so many times longer */
+    BUFFERS = 4,     /* of the pool: operands of kernels, target of loads, source of stores, spare */
     BUFFER_MOST = 1 << 20,
     PAIRS = 5, /* samples of a pair, at most */
     TRIES = 3, /* for each sample, until the two overlap */

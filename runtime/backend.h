@@ -1,7 +1,8 @@
 /* backend.h - what a backend provides: one table of functions, and the common head of its objects.
  *
- * Everything that does not depend on the machine is above the table: argument checks, the pools (pool.c), the registry of
- * memory (region.c), the kernels' shapes (kernel_check.c). A backend is opened by device.c and found there by its name.
+ * Everything that does not depend on the machine is above the table: argument checks, the pools (pool.c), the registry
+ * of memory (region.c), the kernels' shapes (kernel_check.c). A backend is opened by device.c and found there by its
+ * name.
  *
  * Rules for each function of the table
  *   - arguments are checked before the call: pointers are not NULL, sizes are multiples of the chunk where said, stream
@@ -49,8 +50,8 @@ typedef struct ferryi_backend {
     void (*host_free)(ferry_device *d, void *p);
 
     /* Virtual memory. Physical memory has no address until it is mapped; all sizes and offsets are multiples of
-     * chunk_bytes. A physical block may be mapped many times, each part in any order. Unmapped parts of a reserved range
-     * stay reserved. */
+     * chunk_bytes. A physical block may be mapped many times, each part in any order. Unmapped parts of a reserved
+     * range stay reserved. */
     ferry_status (*physical_create)(ferry_device *d, int64_t bytes, void **out);
     void (*physical_release)(ferry_device *d, void *physical);
     ferry_status (*range_reserve)(ferry_device *d, int64_t bytes, void **out);
@@ -78,9 +79,9 @@ struct ferry_device {
     char name[32];
     int64_t chunk_bytes; /* set by the backend's open */
 
-    pthread_mutex_t lock;   /* of everything below */
-    atomic_int failed;      /* 1 after failure was written */
-    ferry_status failure;   /* of enqueued work, the first one */
+    pthread_mutex_t lock; /* of everything below */
+    atomic_int failed;    /* 1 after failure was written */
+    ferry_status failure; /* of enqueued work, the first one */
     char failure_text[1024];
     int64_t held_bytes, peak_bytes; /* of all pools */
     ferryi_region *region;          /* sorted by base, disjoint */
@@ -98,7 +99,7 @@ struct ferry_event {
 
 extern const ferryi_backend ferryi_host_backend;
 
-/* ---- region.c ---------------------------------------------------------------------------------------------------- */
+/* ---- region.c --------------------------------------------------------------------------------------------------- */
 
 /* Registers [base, base + bytes). Errors: FERRY_FAILED (memory). */
 ferry_status ferryi_region_add(ferry_device *d, ferryi_region region);
@@ -111,7 +112,7 @@ bool ferryi_region_covers(ferry_device *d, const void *p, int64_t bytes, ferryi_
 /* *out = shadow words for `bytes` of physical memory; NULL without FERRY_TSAN. The caller frees it. */
 ferry_status ferryi_shadow_alloc(int64_t bytes, uint64_t **out);
 
-/* ---- kernel_check.c ---------------------------------------------------------------------------------------------- */
+/* ---- kernel_check.c --------------------------------------------------------------------------------------------- */
 
 /* Everything about a call that does not depend on the backend. Errors: FERRY_USAGE. */
 ferry_status ferryi_kernel_check(const ferry_kernel *call);
@@ -120,7 +121,7 @@ void ferryi_kernel_touch(ferry_device *d, const ferry_kernel *call);
 /* Bytes of one element of arg[i]; 0 when the op has no such argument. */
 int64_t ferryi_kernel_element_bytes(const ferry_kernel *call, int arg);
 
-/* ---- host_kernel.c: the host's kernels, also for tests and for CPU work of other backends -------------------------- */
+/* ---- host_kernel.c: the host's kernels, also for tests and for CPU work of other backends ----------------------- */
 
 /* Whether the host has kernels for the call's types; FERRY_USAGE names what it lacks. */
 ferry_status ferryi_host_supports(const ferry_kernel *call);

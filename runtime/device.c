@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- device -------------------------------------------------------------------------------------------------------- */
+/* ---- device ----------------------------------------------------------------------------------------------------- */
 
 static bool is_cuda_name(const char *name)
 {
@@ -27,7 +27,8 @@ ferry_status ferry_device_open(const char *name, ferry_device **out)
         return ferryi_fail(FERRY_USAGE, "ferry_device_open: the name is NULL; use \"host\"");
     }
     if (is_cuda_name(name)) {
-        return ferryi_fail(FERRY_FAILED, "device '%.40s': this build of libferry has no CUDA backend; use \"host\"", name);
+        return ferryi_fail(FERRY_FAILED, "device '%.40s': this build of libferry has no CUDA backend; use \"host\"",
+                           name);
     }
     if (strcmp(name, ferryi_host_backend.name) != 0) {
         return ferryi_fail(FERRY_USAGE, "unknown device '%.40s'; use \"host\" or \"cuda:N\"", name);
@@ -97,7 +98,7 @@ void ferryi_device_fail(ferry_device *d, ferry_status status, const char *fmt, .
     va_end(args);
 }
 
-/* ---- streams ------------------------------------------------------------------------------------------------------- */
+/* ---- streams ---------------------------------------------------------------------------------------------------- */
 
 ferry_status ferry_stream_open(ferry_device *d, ferry_stream_kind kind, ferry_stream **out)
 {
@@ -106,7 +107,8 @@ ferry_status ferry_stream_open(ferry_device *d, ferry_stream_kind kind, ferry_st
     }
     *out = NULL;
     if (d == NULL || (unsigned)kind > FERRY_STREAM_UPDATE) {
-        return ferryi_fail(FERRY_USAGE, "ferry_stream_open: %s", d == NULL ? "the device is NULL" : "unknown kind of stream");
+        return ferryi_fail(FERRY_USAGE, "ferry_stream_open: %s",
+                           d == NULL ? "the device is NULL" : "unknown kind of stream");
     }
     return d->backend->stream_open(d, kind, out);
 }
@@ -160,7 +162,7 @@ ferry_status ferry_stream_call(ferry_stream *s, void (*fn)(void *), void *arg)
     return ferryi_stream_task(s, run_user_call, &c, sizeof(c));
 }
 
-/* ---- events -------------------------------------------------------------------------------------------------------- */
+/* ---- events ----------------------------------------------------------------------------------------------------- */
 
 static ferry_status check_pair(const char *what, const ferry_stream *s, const ferry_event *e)
 {
@@ -222,7 +224,7 @@ ferry_status ferry_event_time_ns(ferry_event *e, int64_t *out)
     return e->device->backend->event_time_ns(e, out);
 }
 
-/* ---- pinned memory and copies ---------------------------------------------------------------------------------------- */
+/* ---- pinned memory and copies ----------------------------------------------------------------------------------- */
 
 ferry_status ferry_host_alloc(ferry_device *d, int64_t bytes, void **out)
 {
@@ -231,7 +233,8 @@ ferry_status ferry_host_alloc(ferry_device *d, int64_t bytes, void **out)
     }
     *out = NULL;
     if (d == NULL || bytes < 0) {
-        return ferryi_fail(FERRY_USAGE, "ferry_host_alloc: %s", d == NULL ? "the device is NULL" : "the size is negative");
+        return ferryi_fail(FERRY_USAGE, "ferry_host_alloc: %s",
+                           d == NULL ? "the device is NULL" : "the size is negative");
     }
     bytes = bytes == 0 ? 1 : bytes; /* an address of its own, as malloc */
     uint64_t *shadow = NULL;
@@ -283,8 +286,8 @@ static ferry_status copy(const char *what, ferry_stream *s, ferry_stream_kind ki
     const void *host = dst_kind == FERRYI_DEVICE ? src : dst;
     const void *device = dst_kind == FERRYI_DEVICE ? dst : src;
     if (!ferryi_region_covers(s->device, host, bytes, FERRYI_PINNED)) {
-        return ferryi_fail(FERRY_USAGE, "%s of %lld bytes: the host side is not inside memory of ferry_host_alloc", what,
-                           (long long)bytes);
+        return ferryi_fail(FERRY_USAGE, "%s of %lld bytes: the host side is not inside memory of ferry_host_alloc",
+                           what, (long long)bytes);
     }
     if (!ferryi_region_covers(s->device, device, bytes, FERRYI_DEVICE)) {
         return ferryi_fail(FERRY_USAGE, "%s of %lld bytes: the device side is not inside a pool of this device", what,

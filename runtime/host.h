@@ -35,7 +35,7 @@ typedef struct ferryi_host_device {
 void ferryi_host_marks_free(ferryi_host_device *d);
 
 /* The kernels. A reference kernel exists for every op and type that ferryi_host_supports accepts. */
-ferry_status ferryi_ref_f32(const ferry_kernel *k);  /* host_ref.c: arithmetic on floats */
+ferry_status ferryi_ref_f32(const ferry_kernel *k); /* host_ref.c: arithmetic on floats */
 ferry_status ferryi_ref_f64(const ferry_kernel *k);
 ferry_status ferryi_ref_int(const ferry_kernel *k);  /* host_int.c: UNARY, BINARY, REDUCE on integers and bool */
 ferry_status ferryi_ref_move(const ferry_kernel *k); /* host_move.c: WHERE, COPY, FILL, CAST, EMBEDDING of any type */
@@ -50,7 +50,7 @@ ferry_status ferryi_host_row(const ferry_kernel *k, const void *ids, int64_t i, 
 /* The label at position i; *ignored when it is ignore_index. FERRY_BAD_DATA names the label, position and classes. */
 ferry_status ferryi_host_label(const ferry_kernel *k, const void *labels, int64_t i, int64_t *out, bool *ignored);
 
-/* ---- walking over strided dimensions --------------------------------------------------------------------------------- */
+/* ---- walking over strided dimensions ---------------------------------------------------------------------------- */
 
 /* An odometer over dim with the offsets of up to three arguments. */
 typedef struct ferryi_walk {
@@ -103,8 +103,8 @@ static inline ferryi_walk ferryi_walk_plain(const ferry_kernel *k)
     return w;
 }
 
-/* The call's REDUCE as two walks over x (at[0]): the kept dimensions, in the order of y, and the reduced ones. Returns the
- * number of elements that are reduced to one. */
+/* The call's REDUCE as two walks over x (at[0]): the kept dimensions, in the order of y, and the reduced ones. Returns
+ * the number of elements that are reduced to one. */
 static inline int64_t ferryi_walk_reduce(const ferry_kernel *k, ferryi_walk *kept, ferryi_walk *reduced)
 {
     /* unsigned: the sizes of an empty x may not fit, but then no element of it is read */
@@ -126,8 +126,8 @@ static inline int64_t ferryi_walk_reduce(const ferry_kernel *k, ferryi_walk *kep
     return (int64_t)count;
 }
 
-/* Joins neighbouring dimensions through which all three arguments step evenly and drops those of size 1, so that the last
- * dimension is as long as can be. At least one dimension is left. */
+/* Joins neighbouring dimensions through which all three arguments step evenly and drops those of size 1, so that the
+ * last dimension is as long as can be. At least one dimension is left. */
 static inline void ferryi_walk_join(ferryi_walk *w)
 {
     int n = 0;

@@ -1,4 +1,4 @@
-/* host_fast.c - the kernels of host_fast.inc for f32 and f64, and what they share. */
+/* host_fast.c - the kernels of host_fast.inc and host_rows.inc for f32 and f64, and what they share. */
 #include "runtime/host.h"
 
 #include <cblas.h>
@@ -15,8 +15,8 @@ static double lanes_sum(const double *part)
     return ((part[0] + part[1]) + (part[2] + part[3])) + ((part[4] + part[5]) + (part[6] + part[7]));
 }
 
-/* One thread a product: the split of a sum over threads would depend on their number. The setting belongs to the library,
- * so it is made once for the process. */
+/* One thread a product: the split of a sum over threads would depend on their number. The setting belongs to the
+ * library, so it is made once for the process. */
 static void single_thread(void)
 {
     openblas_set_num_threads(1);
@@ -44,8 +44,8 @@ static ferry_status id_lists_open(const ferry_kernel *k, const void *ids, id_lis
     l->first = malloc((size_t)(k->k + 1) * sizeof(int64_t));
     l->next = malloc((size_t)(k->m + 1) * sizeof(int64_t));
     if (l->first == NULL || l->next == NULL) {
-        return ferryi_fail(FERRY_FAILED, "kernel %s: no memory to sort %lld ids of %lld rows", ferry_op_get(k->op)->name,
-                           (long long)k->m, (long long)k->k);
+        return ferryi_fail(FERRY_FAILED, "kernel %s: no memory to sort %lld ids of %lld rows",
+                           ferry_op_get(k->op)->name, (long long)k->m, (long long)k->k);
     }
     for (int64_t row = 0; row < k->k; row++) {
         l->first[row] = -1;
@@ -67,6 +67,7 @@ static ferry_status id_lists_open(const ferry_kernel *k, const void *ids, id_lis
 #define M(name) name##f
 #define GEMM    cblas_sgemm
 #include "runtime/host_scalar.inc"
+#include "runtime/host_rows.inc"
 #include "runtime/host_fast.inc"
 #undef T
 #undef F
@@ -78,6 +79,7 @@ static ferry_status id_lists_open(const ferry_kernel *k, const void *ids, id_lis
 #define M(name) name
 #define GEMM    cblas_dgemm
 #include "runtime/host_scalar.inc"
+#include "runtime/host_rows.inc"
 #include "runtime/host_fast.inc"
 #undef T
 #undef F

@@ -1,7 +1,7 @@
 /* host_int.c - UNARY, BINARY and REDUCE on whole numbers and truth values: what shape computations and masks need.
  *
- * One loop for all types: elements are read into 64 bits, computed there and cut back, which is the wrapped result of the
- * narrow type. Only a division can fail. U64 does not fit into the 64 signed bits and is not offered. */
+ * One loop for all types: elements are read into 64 bits, computed there and cut back, which is the wrapped result of
+ * the narrow type. Only a division can fail. U64 does not fit into the 64 signed bits and is not offered. */
 #include "runtime/host.h"
 
 #include <string.h>
@@ -128,7 +128,8 @@ static ferry_status run_binary(const ferry_kernel *k)
         int64_t a = load(k->arg[1], k->dtype, w.at[0]), b = load(k->arg[2], k->dtype, w.at[1]), value;
         if (!binary(k->fn, a, b, &value)) {
             return ferryi_fail(FERRY_BAD_DATA, "kernel binary: %s of %lld and %lld at element %lld has no value in %s",
-                               ferry_fn_name(k->fn), (long long)a, (long long)b, (long long)i, ferry_dtype_name(k->dtype));
+                               ferry_fn_name(k->fn), (long long)a, (long long)b, (long long)i,
+                               ferry_dtype_name(k->dtype));
         }
         store(k->arg[0], to, i, value);
     }

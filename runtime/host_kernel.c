@@ -35,11 +35,12 @@ ferry_status ferryi_host_supports(const ferry_kernel *k)
         return FERRY_OK;
     }
     if (is_product(k) && (k->m > INT32_MAX || k->k > INT32_MAX || k->n > INT32_MAX)) {
-        return ferryi_fail(FERRY_USAGE, "kernel %s: the host multiplies matrices of at most 2^31 - 1 rows and columns", name);
+        return ferryi_fail(FERRY_USAGE, "kernel %s: the host multiplies matrices of at most 2^31 - 1 rows and columns",
+                           name);
     }
     bool whole = k->op == FERRY_OP_UNARY || k->op == FERRY_OP_BINARY || k->op == FERRY_OP_REDUCE;
-    bool has = is_host_float(k->dtype) ||
-               (whole && k->dtype != FERRY_F16 && k->dtype != FERRY_BF16 && k->dtype != FERRY_U64);
+    bool has =
+        is_host_float(k->dtype) || (whole && k->dtype != FERRY_F16 && k->dtype != FERRY_BF16 && k->dtype != FERRY_U64);
     if (!has) {
         return ferryi_fail(FERRY_USAGE, "kernel %s: the host device does not compute in %s; use f32 or f64", name,
                            ferry_dtype_name(k->dtype));
@@ -51,16 +52,16 @@ ferry_status ferryi_host_kernel(bool reference, const ferry_kernel *k)
 {
     bool move = is_move(k), done = false;
     if (!reference) {
-        ferry_status status = move                     ? ferryi_fast_move(k, &done)
+        ferry_status status = move                    ? ferryi_fast_move(k, &done)
                               : k->dtype == FERRY_F32 ? ferryi_fast_f32(k, &done)
                               : k->dtype == FERRY_F64 ? ferryi_fast_f64(k, &done)
-                                                       : FERRY_OK;
+                                                      : FERRY_OK;
         if (done || status != FERRY_OK) {
             return status;
         }
     }
-    return move                     ? ferryi_ref_move(k)
+    return move                    ? ferryi_ref_move(k)
            : k->dtype == FERRY_F32 ? ferryi_ref_f32(k)
            : k->dtype == FERRY_F64 ? ferryi_ref_f64(k)
-                                    : ferryi_ref_int(k);
+                                   : ferryi_ref_int(k);
 }

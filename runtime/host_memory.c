@@ -1,8 +1,8 @@
 /* host_memory.c - the host backend's pinned and virtual memory.
  *
- * Physical memory is an anonymous file: the same bytes can then be mapped at several addresses, as a GPU's virtual memory
- * management does, and stitching is real. It is filled with 0xFF, which is NaN in every floating type: a buffer that is
- * read before something was copied or computed into it shows as a wrong number. */
+ * Physical memory is an anonymous file: the same bytes can then be mapped at several addresses, as a GPU's virtual
+ * memory management does, and stitching is real. It is filled with 0xFF, which is NaN in every floating type: a buffer
+ * that is read before something was copied or computed into it shows as a wrong number. */
 #include "runtime/host.h"
 
 #include <errno.h>
@@ -79,7 +79,8 @@ static ferry_status fill_fresh(const host_physical *h)
 {
     void *all = mmap(NULL, (size_t)h->bytes, PROT_READ | PROT_WRITE, MAP_SHARED, h->fd, 0);
     if (all == MAP_FAILED) {
-        return ferryi_fail(FERRY_FAILED, "cannot map %lld bytes of device memory: %s", (long long)h->bytes, strerror(errno));
+        return ferryi_fail(FERRY_FAILED, "cannot map %lld bytes of device memory: %s", (long long)h->bytes,
+                           strerror(errno));
     }
     memset(all, FRESH_BYTE, (size_t)h->bytes);
     munmap(all, (size_t)h->bytes);
@@ -131,7 +132,8 @@ ferry_status ferryi_host_range_reserve(ferry_device *d, int64_t bytes, void **ou
     (void)d;
     void *p = mmap(NULL, (size_t)bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (p == MAP_FAILED) {
-        return ferryi_fail(FERRY_FAILED, "cannot reserve %lld bytes of addresses: %s", (long long)bytes, strerror(errno));
+        return ferryi_fail(FERRY_FAILED, "cannot reserve %lld bytes of addresses: %s", (long long)bytes,
+                           strerror(errno));
     }
     *out = p;
     return FERRY_OK;
@@ -155,9 +157,10 @@ ferry_status ferryi_host_range_map(ferry_device *d, void *at, int64_t bytes, voi
     return FERRY_OK;
 }
 
-/* The addresses stay reserved: a mapping without access replaces the old one in one step. */
+/* The addresses stay reserved: a mapping without access replaces the old one in one step. Should the system refuse, the
+ * old one stays until the range is freed. */
 void ferryi_host_range_unmap(ferry_device *d, void *at, int64_t bytes)
 {
     (void)d;
-    mmap(at, (size_t)bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+    (void)mmap(at, (size_t)bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
 }

@@ -6,7 +6,7 @@
 #include <math.h>
 #include <string.h>
 
-/* ---- ids and labels -------------------------------------------------------------------------------------------------- */
+/* ---- ids and labels --------------------------------------------------------------------------------------------- */
 
 static int64_t id_at(const ferry_kernel *k, const void *ids, int64_t i)
 {
@@ -17,7 +17,8 @@ ferry_status ferryi_host_row(const ferry_kernel *k, const void *ids, int64_t i, 
 {
     int64_t id = id_at(k, ids, i);
     if (id < -rows || id >= rows) {
-        return ferryi_fail(FERRY_BAD_DATA, "kernel %s: id %lld at position %lld is out of range: the table has %lld rows",
+        return ferryi_fail(FERRY_BAD_DATA,
+                           "kernel %s: id %lld at position %lld is out of range: the table has %lld rows",
                            ferry_op_get(k->op)->name, (long long)id, (long long)i, (long long)rows);
     }
     *out = id < 0 ? id + rows : id;
@@ -29,11 +30,11 @@ ferry_status ferryi_host_label(const ferry_kernel *k, const void *labels, int64_
     *out = id_at(k, labels, i);
     *ignored = *out == k->ignore_index;
     if (!*ignored && (*out < 0 || *out >= k->n)) {
-        return ferryi_fail(FERRY_BAD_DATA,
-                           "kernel %s: label %lld at position %lld is out of range: there are %lld classes, and %lld is "
-                           "ignored",
-                           ferry_op_get(k->op)->name, (long long)*out, (long long)i, (long long)k->n,
-                           (long long)k->ignore_index);
+        return ferryi_fail(
+            FERRY_BAD_DATA,
+            "kernel %s: label %lld at position %lld is out of range: there are %lld classes, and %lld is "
+            "ignored",
+            ferry_op_get(k->op)->name, (long long)*out, (long long)i, (long long)k->n, (long long)k->ignore_index);
     }
     return FERRY_OK;
 }
@@ -48,13 +49,14 @@ static ferry_status embedding(const ferry_kernel *k)
             return status;
         }
         if (row_bytes > 0) {
-            memcpy((char *)k->arg[0] + (size_t)i * row_bytes, (const char *)k->arg[1] + (size_t)row * row_bytes, row_bytes);
+            memcpy((char *)k->arg[0] + (size_t)i * row_bytes, (const char *)k->arg[1] + (size_t)row * row_bytes,
+                   row_bytes);
         }
     }
     return FERRY_OK;
 }
 
-/* ---- CAST and FILL ---------------------------------------------------------------------------------------------------- */
+/* ---- CAST and FILL ---------------------------------------------------------------------------------------------- */
 
 static bool is_signed(ferry_dtype t)
 {
@@ -136,7 +138,7 @@ static ferry_status fill(const ferry_kernel *k)
     return FERRY_OK;
 }
 
-/* ---- COPY and WHERE by the reference ------------------------------------------------------------------------------------ */
+/* ---- COPY and WHERE by the reference ---------------------------------------------------------------------------- */
 
 static ferry_status copy(const ferry_kernel *k)
 {
@@ -181,7 +183,7 @@ ferry_status ferryi_ref_move(const ferry_kernel *k)
     }
 }
 
-/* ---- fast rows --------------------------------------------------------------------------------------------------------- */
+/* ---- fast rows -------------------------------------------------------------------------------------------------- */
 
 /* With a constant size the memcpy of an element is one load or store. */
 static inline void copy_row_of(char *y, int64_t sy, const char *x, int64_t sx, int64_t n, size_t size)
@@ -225,12 +227,13 @@ static void fast_copy(const ferry_kernel *k)
     int last = --w.rank;
     for (ferryi_walk_start(&w); w.more; ferryi_walk_next(&w)) {
         copy_row((char *)k->arg[0] + (k->offset[0] + w.at[0]) * (int64_t)size, w.stride[0][last],
-                 (const char *)k->arg[1] + (k->offset[1] + w.at[1]) * (int64_t)size, w.stride[1][last], w.dim[last], size);
+                 (const char *)k->arg[1] + (k->offset[1] + w.at[1]) * (int64_t)size, w.stride[1][last], w.dim[last],
+                 size);
     }
 }
 
-static inline void where_row_of(char *y, const uint8_t *c, const char *a, const char *b, const int64_t *stride, int64_t n,
-                                size_t size)
+static inline void where_row_of(char *y, const uint8_t *c, const char *a, const char *b, const int64_t *stride,
+                                int64_t n, size_t size)
 {
     int64_t sa = stride[1] * (int64_t)size, sb = stride[2] * (int64_t)size;
     for (int64_t i = 0; i < n; i++) {

@@ -5,11 +5,11 @@
  * arguments and wakes the thread.
  *
  * A mark is the completion of one record: a flag, set once, that any number of threads can wait for. An event points to
- * the mark of its latest record. A wait takes that mark at the time of the call, so a later record of the same event does
- * not move it, whatever the order in which the records complete. Closing an event only drops its reference.
+ * the mark of its latest record. A wait takes that mark at the time of the call, so a later record of the same event
+ * does not move it, whatever the order in which the records complete. Closing an event only drops its reference.
  *
- * Ordering is as weak as the contract says, on purpose: work of two streams is ordered only by record and wait, never by a
- * lock that both happen to take. Under ThreadSanitizer a missing event then is a race even if the timing was good:
+ * Ordering is as weak as the contract says, on purpose: work of two streams is ordered only by record and wait, never
+ * by a lock that both happen to take. Under ThreadSanitizer a missing event then is a race even if the timing was good:
  *   caller -> stream        release and acquire of the node's link
  *   record -> wait, sync    release and acquire of the mark's flag
  * Nothing flows back from a stream to the caller except by sync. Dropping the last reference to a mark would order the
@@ -26,7 +26,7 @@
 #include <time.h>
 #include <unistd.h>
 
-/* ---- sleeping on a word ---------------------------------------------------------------------------------------------- */
+/* ---- sleeping on a word ----------------------------------------------------------------------------------------- */
 
 /* Sleeps while *word is `value`; may return early. */
 static void word_sleep(_Atomic(uint32_t) *word, uint32_t value)
@@ -39,7 +39,7 @@ static void word_wake(_Atomic(uint32_t) *word)
     syscall(SYS_futex, (void *)word, FUTEX_WAKE_PRIVATE, INT32_MAX, NULL, NULL, 0);
 }
 
-/* ---- marks ----------------------------------------------------------------------------------------------------------- */
+/* ---- marks ------------------------------------------------------------------------------------------------------ */
 
 struct ferryi_host_mark {
     _Atomic(uint32_t) done;
@@ -107,7 +107,7 @@ static void mark_wait(ferryi_host_mark *m)
     }
 }
 
-/* ---- the queue ------------------------------------------------------------------------------------------------------- */
+/* ---- the queue -------------------------------------------------------------------------------------------------- */
 
 typedef enum node_kind { NODE_TASK, NODE_RECORD, NODE_WAIT, NODE_STOP } node_kind;
 
@@ -193,7 +193,7 @@ static void *run_stream(void *arg)
     }
 }
 
-/* ---- streams --------------------------------------------------------------------------------------------------------- */
+/* ---- streams ---------------------------------------------------------------------------------------------------- */
 
 /* Signals are for the program's own threads. */
 static int start_thread(host_stream *s)
@@ -286,7 +286,7 @@ ferry_status ferryi_host_stream_sync(ferry_stream *s)
     return status;
 }
 
-/* ---- events ---------------------------------------------------------------------------------------------------------- */
+/* ---- events ----------------------------------------------------------------------------------------------------- */
 
 typedef struct host_event {
     ferry_event base;

@@ -1,7 +1,7 @@
 /* kernel_check.c - what every kernel call must satisfy, whatever the backend: the table of ferry_ops.def as code.
  *
- * arg_elements is the heart: how far from its pointer each argument of each op reaches. The check, the access checker and
- * the compiler's access lists all ask it, so that they cannot disagree. */
+ * arg_elements is the heart: how far from its pointer each argument of each op reaches. The check, the access checker
+ * and the compiler's access lists all ask it, so that they cannot disagree. */
 #include "runtime/backend.h"
 
 #include <string.h>
@@ -18,11 +18,12 @@ const ferry_op_info *ferry_op_get(ferry_op op)
 }
 
 static const char *const fn_names[FERRY_FN_COUNT] = {
-    "FERRY_FN_NONE", "FERRY_NEG",       "FERRY_ABS",  "FERRY_SQRT",   "FERRY_EXP", "FERRY_LOG",    "FERRY_TANH",
-    "FERRY_ERF",     "FERRY_SIGMOID",   "FERRY_RELU", "FERRY_RECIPROCAL", "FERRY_SIN", "FERRY_COS", "FERRY_SQUARE",
-    "FERRY_NOT",     "FERRY_ADD",       "FERRY_SUB",  "FERRY_MUL",    "FERRY_DIV", "FERRY_POW",    "FERRY_MAX",
-    "FERRY_MIN",     "FERRY_EQUAL",     "FERRY_LESS", "FERRY_LESS_EQUAL", "FERRY_GREATER", "FERRY_GREATER_EQUAL",
-    "FERRY_AND",     "FERRY_OR",        "FERRY_SUM",  "FERRY_MEAN",
+    "FERRY_FN_NONE",    "FERRY_NEG",     "FERRY_ABS",           "FERRY_SQRT", "FERRY_EXP",        "FERRY_LOG",
+    "FERRY_TANH",       "FERRY_ERF",     "FERRY_SIGMOID",       "FERRY_RELU", "FERRY_RECIPROCAL", "FERRY_SIN",
+    "FERRY_COS",        "FERRY_SQUARE",  "FERRY_NOT",           "FERRY_ADD",  "FERRY_SUB",        "FERRY_MUL",
+    "FERRY_DIV",        "FERRY_POW",     "FERRY_MAX",           "FERRY_MIN",  "FERRY_EQUAL",      "FERRY_LESS",
+    "FERRY_LESS_EQUAL", "FERRY_GREATER", "FERRY_GREATER_EQUAL", "FERRY_AND",  "FERRY_OR",         "FERRY_SUM",
+    "FERRY_MEAN",
 };
 
 const char *ferry_fn_name(ferry_fn f)
@@ -30,7 +31,7 @@ const char *ferry_fn_name(ferry_fn f)
     return (unsigned)f < FERRY_FN_COUNT ? fn_names[f] : "unknown function";
 }
 
-/* ---- types ---------------------------------------------------------------------------------------------------------- */
+/* ---- types ------------------------------------------------------------------------------------------------------ */
 
 static bool is_float(ferry_dtype t)
 {
@@ -76,7 +77,7 @@ int64_t ferryi_kernel_element_bytes(const ferry_kernel *c, int arg)
     return (int64_t)ferry_dtype_bytes(arg_dtype(c, arg));
 }
 
-/* ---- extents -------------------------------------------------------------------------------------------------------- */
+/* ---- extents ---------------------------------------------------------------------------------------------------- */
 
 static bool product(int rank, const int64_t *dim, uint32_t without, int64_t *out)
 {
@@ -102,8 +103,8 @@ static bool product(int rank, const int64_t *dim, uint32_t without, int64_t *out
     return true;
 }
 
-/* *out = highest element + block of a walk over dim that starts at offset, where each step touches `block` elements; 0 for
- * an empty walk. False when an element is below 0 or beyond 2^63. */
+/* *out = highest element + block of a walk over dim that starts at offset, where each step touches `block` elements; 0
+ * for an empty walk. False when an element is below 0 or beyond 2^63. */
 static bool strided(int rank, const int64_t *dim, const int64_t *stride, int64_t offset, int64_t block, int64_t *out)
 {
     int64_t elements, low = offset, high = offset;
@@ -173,8 +174,9 @@ static bool arg_elements(const ferry_kernel *c, int arg, int64_t *out)
         return arg == 2 || arg == 3 ? ferryi_mul(c->m, c->n, out) : c->m >= 0 && c->n >= 0;
     case FERRY_OP_EMBEDDING:
     case FERRY_OP_EMBEDDING_GRAD: /* y[m,n]; table[k,n], ids[m] or dtable[k,n]; dy[m,n], ids[m] */
-        *out = fits ? (int64_t[]){c->op == FERRY_OP_EMBEDDING ? mn : kn, c->op == FERRY_OP_EMBEDDING ? kn : mn, c->m}[arg]
-                    : 0;
+        *out =
+            fits ? (int64_t[]){c->op == FERRY_OP_EMBEDDING ? mn : kn, c->op == FERRY_OP_EMBEDDING ? kn : mn, c->m}[arg]
+                 : 0;
         return fits;
     case FERRY_OP_XENT: /* loss, lse, count; logits, labels */
         fits = fits && ferryi_mul(mn, c->k, &mn);
@@ -203,7 +205,7 @@ int64_t ferry_kernel_extent_bytes(const ferry_kernel *c, int arg)
     return bytes;
 }
 
-/* ---- the check ------------------------------------------------------------------------------------------------------ */
+/* ---- the check -------------------------------------------------------------------------------------------------- */
 
 static ferry_status wrong(const ferry_kernel *c, const char *what)
 {
@@ -229,9 +231,9 @@ static const char *check_types(const ferry_kernel *c)
         }
         return NULL;
     case FERRY_OP_UNARY_GRAD:
-        return !is_float(t)                                 ? "needs a floating type"
+        return !is_float(t)                        ? "needs a floating type"
                : f < FERRY_NEG || f > FERRY_SQUARE ? "fn is not a unary function with a derivative"
-                                                            : NULL;
+                                                   : NULL;
     case FERRY_OP_BINARY:
         if (f < FERRY_ADD || f > FERRY_OR) {
             return "fn is not a binary function";
@@ -242,9 +244,9 @@ static const char *check_types(const ferry_kernel *c)
         return NULL;
     case FERRY_OP_BINARY_GRAD_A:
     case FERRY_OP_BINARY_GRAD_B:
-        return !is_float(t)                             ? "needs a floating type"
+        return !is_float(t)                     ? "needs a floating type"
                : f < FERRY_ADD || f > FERRY_MIN ? "fn is not a binary function with a derivative"
-                                                        : NULL;
+                                                : NULL;
     case FERRY_OP_REDUCE:
         if (f != FERRY_SUM && f != FERRY_MEAN) {
             return "fn is not FERRY_SUM or FERRY_MEAN";
@@ -334,17 +336,19 @@ static ferry_status check_args(const ferry_kernel *c)
     for (int i = 0; i < info->n_out + info->n_in; i++) {
         int64_t elements, bytes, each = ferryi_kernel_element_bytes(c, i);
         if (!arg_elements(c, i, &elements) || !ferryi_mul(elements, each, &bytes)) {
-            return ferryi_fail(FERRY_USAGE,
-                               "kernel %s: argument %d: a size or stride is wrong (m %lld, k %lld, n %lld, rank %d): negative, "
-                               "below the first element, or beyond 2^63 bytes",
-                               info->name, i, (long long)c->m, (long long)c->k, (long long)c->n, c->rank);
+            return ferryi_fail(
+                FERRY_USAGE,
+                "kernel %s: argument %d: a size or stride is wrong (m %lld, k %lld, n %lld, rank %d): negative, "
+                "below the first element, or beyond 2^63 bytes",
+                info->name, i, (long long)c->m, (long long)c->k, (long long)c->n, c->rank);
         }
         if (c->arg[i] == NULL && bytes > 0 && !is_optional(c, i)) {
-            return ferryi_fail(FERRY_USAGE, "kernel %s (fn %s): argument %d is NULL", info->name, ferry_fn_name(c->fn), i);
+            return ferryi_fail(FERRY_USAGE, "kernel %s (fn %s): argument %d is NULL", info->name, ferry_fn_name(c->fn),
+                               i);
         }
         if ((uintptr_t)c->arg[i] % (uintptr_t)each != 0) {
-            return ferryi_fail(FERRY_USAGE, "kernel %s: argument %d is not aligned to its elements of %lld bytes", info->name,
-                               i, (long long)each);
+            return ferryi_fail(FERRY_USAGE, "kernel %s: argument %d is not aligned to its elements of %lld bytes",
+                               info->name, i, (long long)each);
         }
     }
     return FERRY_OK;
@@ -368,7 +372,7 @@ ferry_status ferryi_kernel_check(const ferry_kernel *c)
     return what != NULL ? wrong(c, what) : check_args(c);
 }
 
-/* ---- access checking ------------------------------------------------------------------------------------------------ */
+/* ---- access checking -------------------------------------------------------------------------------------------- */
 
 #ifdef FERRY_TSAN
 

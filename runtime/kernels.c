@@ -12,7 +12,7 @@ ferry_status ferry_launch(ferry_stream *s, const ferry_kernel *call)
     return status != FERRY_OK ? status : s->device->backend->launch(s, call);
 }
 
-/* ---- filling in ----------------------------------------------------------------------------------------------------- */
+/* ---- filling in ------------------------------------------------------------------------------------------------- */
 
 /* The kernel's arguments are not const: one field holds outputs and inputs. Inputs are never written. */
 static void *in(const void *p)
@@ -52,10 +52,10 @@ static void set_dims(ferry_kernel *c, int rank, const int64_t *dim, const int64_
     }
 }
 
-/* ---- products ------------------------------------------------------------------------------------------------------- */
+/* ---- products --------------------------------------------------------------------------------------------------- */
 
-ferry_status ferry_linear(ferry_stream *s, ferry_dtype t, void *y, const void *x, const void *w, const void *b, int64_t m,
-                          int64_t k, int64_t n, unsigned flags)
+ferry_status ferry_linear(ferry_stream *s, ferry_dtype t, void *y, const void *x, const void *w, const void *b,
+                          int64_t m, int64_t k, int64_t n, unsigned flags)
 {
     ferry_kernel c = start_mkn(FERRY_OP_LINEAR, t, flags, m, k, n);
     c.arg[0] = y;
@@ -65,8 +65,8 @@ ferry_status ferry_linear(ferry_stream *s, ferry_dtype t, void *y, const void *x
     return ferry_launch(s, &c);
 }
 
-ferry_status ferry_linear_dx(ferry_stream *s, ferry_dtype t, void *dx, const void *dy, const void *w, int64_t m, int64_t k,
-                             int64_t n, unsigned flags)
+ferry_status ferry_linear_dx(ferry_stream *s, ferry_dtype t, void *dx, const void *dy, const void *w, int64_t m,
+                             int64_t k, int64_t n, unsigned flags)
 {
     ferry_kernel c = start_mkn(FERRY_OP_LINEAR_DX, t, flags, m, k, n);
     c.arg[0] = dx;
@@ -75,8 +75,8 @@ ferry_status ferry_linear_dx(ferry_stream *s, ferry_dtype t, void *dx, const voi
     return ferry_launch(s, &c);
 }
 
-ferry_status ferry_linear_dw(ferry_stream *s, ferry_dtype t, void *dw, const void *x, const void *dy, int64_t m, int64_t k,
-                             int64_t n, unsigned flags)
+ferry_status ferry_linear_dw(ferry_stream *s, ferry_dtype t, void *dw, const void *x, const void *dy, int64_t m,
+                             int64_t k, int64_t n, unsigned flags)
 {
     ferry_kernel c = start_mkn(FERRY_OP_LINEAR_DW, t, flags, m, k, n);
     c.arg[0] = dw;
@@ -98,7 +98,7 @@ ferry_status ferry_matmul(ferry_stream *s, ferry_dtype t, void *y, const void *a
     return ferry_launch(s, &c);
 }
 
-/* ---- element by element --------------------------------------------------------------------------------------------- */
+/* ---- element by element ----------------------------------------------------------------------------------------- */
 
 ferry_status ferry_unary(ferry_stream *s, ferry_dtype t, ferry_fn fn, void *y, const void *x, int64_t n)
 {
@@ -163,8 +163,9 @@ ferry_status ferry_binary_grad_b(ferry_stream *s, ferry_dtype t, ferry_fn fn, vo
     return binary_grad(FERRY_OP_BINARY_GRAD_B, s, t, fn, g, dy, a, b, rank, dim, a_stride, b_stride);
 }
 
-ferry_status ferry_where(ferry_stream *s, ferry_dtype t, void *y, const void *cond, const void *a, const void *b, int rank,
-                         const int64_t *dim, const int64_t *cond_stride, const int64_t *a_stride, const int64_t *b_stride)
+ferry_status ferry_where(ferry_stream *s, ferry_dtype t, void *y, const void *cond, const void *a, const void *b,
+                         int rank, const int64_t *dim, const int64_t *cond_stride, const int64_t *a_stride,
+                         const int64_t *b_stride)
 {
     ferry_kernel c = start(FERRY_OP_WHERE, t, 0);
     set_dims(&c, rank, dim, cond_stride, a_stride, b_stride);
@@ -175,8 +176,8 @@ ferry_status ferry_where(ferry_stream *s, ferry_dtype t, void *y, const void *co
     return ferry_launch(s, &c);
 }
 
-ferry_status ferry_reduce(ferry_stream *s, ferry_dtype t, ferry_fn fn, void *y, const void *x, int rank, const int64_t *dim,
-                          uint32_t axes, unsigned flags)
+ferry_status ferry_reduce(ferry_stream *s, ferry_dtype t, ferry_fn fn, void *y, const void *x, int rank,
+                          const int64_t *dim, uint32_t axes, unsigned flags)
 {
     ferry_kernel c = start(FERRY_OP_REDUCE, t, flags);
     c.fn = fn;
@@ -187,11 +188,11 @@ ferry_status ferry_reduce(ferry_stream *s, ferry_dtype t, ferry_fn fn, void *y, 
     return ferry_launch(s, &c);
 }
 
-/* ---- moving --------------------------------------------------------------------------------------------------------- */
+/* ---- moving ----------------------------------------------------------------------------------------------------- */
 
 ferry_status ferry_copy(ferry_stream *s, ferry_dtype t, void *y, const void *x, int rank, const int64_t *dim,
-                        int64_t y_offset, const int64_t *y_stride, int64_t x_offset, const int64_t *x_stride, double alpha,
-                        unsigned flags)
+                        int64_t y_offset, const int64_t *y_stride, int64_t x_offset, const int64_t *x_stride,
+                        double alpha, unsigned flags)
 {
     ferry_kernel c = start(FERRY_OP_COPY, t, flags);
     set_dims(&c, rank, dim, y_stride, x_stride, NULL);
@@ -222,7 +223,7 @@ ferry_status ferry_cast(ferry_stream *s, ferry_dtype to, void *y, ferry_dtype fr
     return ferry_launch(s, &c);
 }
 
-/* ---- rows ----------------------------------------------------------------------------------------------------------- */
+/* ---- rows ------------------------------------------------------------------------------------------------------- */
 
 ferry_status ferry_softmax(ferry_stream *s, ferry_dtype t, void *y, const void *x, int64_t m, int64_t n)
 {
@@ -232,7 +233,8 @@ ferry_status ferry_softmax(ferry_stream *s, ferry_dtype t, void *y, const void *
     return ferry_launch(s, &c);
 }
 
-ferry_status ferry_softmax_grad(ferry_stream *s, ferry_dtype t, void *dx, const void *dy, const void *y, int64_t m, int64_t n)
+ferry_status ferry_softmax_grad(ferry_stream *s, ferry_dtype t, void *dx, const void *dy, const void *y, int64_t m,
+                                int64_t n)
 {
     ferry_kernel c = start_mkn(FERRY_OP_SOFTMAX_GRAD, t, 0, m, 0, n);
     c.arg[0] = dx;
@@ -255,8 +257,8 @@ ferry_status ferry_layernorm(ferry_stream *s, ferry_dtype t, void *y, void *mean
     return ferry_launch(s, &c);
 }
 
-ferry_status ferry_layernorm_dx(ferry_stream *s, ferry_dtype t, void *dx, const void *dy, const void *x, const void *mean,
-                                const void *rstd, const void *scale, int64_t m, int64_t n)
+ferry_status ferry_layernorm_dx(ferry_stream *s, ferry_dtype t, void *dx, const void *dy, const void *x,
+                                const void *mean, const void *rstd, const void *scale, int64_t m, int64_t n)
 {
     ferry_kernel c = start_mkn(FERRY_OP_LAYERNORM_DX, t, 0, m, 0, n);
     c.arg[0] = dx;
@@ -268,8 +270,8 @@ ferry_status ferry_layernorm_dx(ferry_stream *s, ferry_dtype t, void *dx, const 
     return ferry_launch(s, &c);
 }
 
-ferry_status ferry_layernorm_dp(ferry_stream *s, ferry_dtype t, void *dscale, void *dbias, const void *dy, const void *x,
-                                const void *mean, const void *rstd, int64_t m, int64_t n, unsigned flags)
+ferry_status ferry_layernorm_dp(ferry_stream *s, ferry_dtype t, void *dscale, void *dbias, const void *dy,
+                                const void *x, const void *mean, const void *rstd, int64_t m, int64_t n, unsigned flags)
 {
     ferry_kernel c = start_mkn(FERRY_OP_LAYERNORM_DP, t, flags, m, 0, n);
     c.arg[0] = dscale;
@@ -281,7 +283,7 @@ ferry_status ferry_layernorm_dp(ferry_stream *s, ferry_dtype t, void *dscale, vo
     return ferry_launch(s, &c);
 }
 
-/* ---- ids and labels -------------------------------------------------------------------------------------------------- */
+/* ---- ids and labels --------------------------------------------------------------------------------------------- */
 
 ferry_status ferry_embedding(ferry_stream *s, ferry_dtype t, void *y, const void *table, ferry_dtype id_type,
                              const void *ids, int64_t m, int64_t k, int64_t n)
@@ -306,7 +308,8 @@ ferry_status ferry_embedding_grad(ferry_stream *s, ferry_dtype t, void *dtable, 
 }
 
 ferry_status ferry_xent(ferry_stream *s, ferry_dtype t, void *loss, void *lse, void *count, const void *logits,
-                        ferry_dtype label_type, const void *labels, int64_t m, int64_t n, int64_t k, int64_t ignore_index)
+                        ferry_dtype label_type, const void *labels, int64_t m, int64_t n, int64_t k,
+                        int64_t ignore_index)
 {
     ferry_kernel c = start_mkn(FERRY_OP_XENT, t, 0, m, k, n);
     c.dtype2 = label_type;
@@ -320,8 +323,8 @@ ferry_status ferry_xent(ferry_stream *s, ferry_dtype t, void *loss, void *lse, v
 }
 
 ferry_status ferry_xent_grad(ferry_stream *s, ferry_dtype t, void *dlogits, const void *logits, const void *lse,
-                             const void *count, ferry_dtype label_type, const void *labels, const void *dloss, int64_t m,
-                             int64_t n, int64_t k, int64_t ignore_index)
+                             const void *count, ferry_dtype label_type, const void *labels, const void *dloss,
+                             int64_t m, int64_t n, int64_t k, int64_t ignore_index)
 {
     ferry_kernel c = start_mkn(FERRY_OP_XENT_GRAD, t, 0, m, k, n);
     c.dtype2 = label_type;

@@ -1,7 +1,7 @@
 /* pool.c - device pools over any backend's virtual memory.
  *
- * A pool is one block of physical memory. It is mapped once as a whole, from offset 0; a buffer that the plan laid out in
- * one run lives there. A buffer that lies in several runs gets a range of addresses of its own in which the runs are
+ * A pool is one block of physical memory. It is mapped once as a whole, from offset 0; a buffer that the plan laid out
+ * in one run lives there. A buffer that lies in several runs gets a range of addresses of its own in which the runs are
  * mapped one behind the other. So one physical chunk can have several addresses, at different times for different
  * buffers: what keeps them apart is the plan's order, not the pool. */
 #include "runtime/backend.h"
@@ -33,7 +33,7 @@ static bool round_up(int64_t bytes, int64_t chunk, int64_t *out)
     return true;
 }
 
-/* ---- ranges --------------------------------------------------------------------------------------------------------- */
+/* ---- ranges ----------------------------------------------------------------------------------------------------- */
 
 static void unmap_range(ferry_pool *p, void *address, int64_t mapped_bytes, int64_t bytes)
 {
@@ -44,8 +44,8 @@ static void unmap_range(ferry_pool *p, void *address, int64_t mapped_bytes, int6
     p->device->backend->range_free(p->device, address, bytes);
 }
 
-/* Length in bytes, in whole chunks, of the run that starts at piece *i: pieces that are neighbours in physical memory too.
- * Moves *i behind it. */
+/* Length in bytes, in whole chunks, of the run that starts at piece *i: pieces that are neighbours in physical memory
+ * too. Moves *i behind it. */
 static int64_t next_run(const ferry_pool *p, const ferry_piece *pieces, int count, int *i, int64_t *offset)
 {
     int64_t bytes = 0;
@@ -88,7 +88,7 @@ static ferry_status map_range(ferry_pool *p, const ferry_piece *pieces, int coun
     return FERRY_OK;
 }
 
-/* ---- pool ----------------------------------------------------------------------------------------------------------- */
+/* ---- pool ------------------------------------------------------------------------------------------------------- */
 
 static void count_bytes(ferry_device *d, int64_t more)
 {
@@ -168,7 +168,7 @@ int64_t ferry_pool_bytes(const ferry_pool *p)
     return p->bytes;
 }
 
-/* ---- stitching ------------------------------------------------------------------------------------------------------ */
+/* ---- stitching -------------------------------------------------------------------------------------------------- */
 
 static int by_offset(const void *a, const void *b)
 {
@@ -218,11 +218,11 @@ static ferry_status check_pieces(const ferry_pool *p, const ferry_piece *pieces,
             wrong = "makes the range too long";
         }
         if (wrong != NULL) {
-            return ferryi_fail(FERRY_USAGE,
-                               "ferry_pool_stitch: piece %d (offset %lld, %lld bytes) %s; the chunk is %lld bytes, the pool "
-                               "%lld",
-                               i, (long long)piece.offset_bytes, (long long)piece.bytes, wrong, (long long)chunk,
-                               (long long)p->bytes);
+            return ferryi_fail(
+                FERRY_USAGE,
+                "ferry_pool_stitch: piece %d (offset %lld, %lld bytes) %s; the chunk is %lld bytes, the pool "
+                "%lld",
+                i, (long long)piece.offset_bytes, (long long)piece.bytes, wrong, (long long)chunk, (long long)p->bytes);
         }
     }
     return check_overlap(pieces, count);

@@ -3,11 +3,11 @@
  * The registry answers two questions: is this pointer pinned or device memory (copies ask at the time of the call), and
  * which physical memory is behind this address (the access checker asks inside the work).
  *
- * The shadow. ThreadSanitizer watches addresses that instrumented code touches. It is blind inside OpenBLAS, and it takes
- * two mappings of one page for different memory. So in FERRY_TSAN builds each line of 64 bytes of physical memory has a
- * word of its own, and every kernel, copy and task reads or writes the words of what it may touch, with plain accesses of
- * instrumented code. Two steps without an event between them then race on the words. A whole word a line, not a byte:
- * TSan remembers only four accesses for each 8 bytes, and neighbours must not push each other out.
+ * The shadow. ThreadSanitizer watches addresses that instrumented code touches. It is blind inside OpenBLAS, and it
+ * takes two mappings of one page for different memory. So in FERRY_TSAN builds each line of 64 bytes of physical memory
+ * has a word of its own, and every kernel, copy and task reads or writes the words of what it may touch, with plain
+ * accesses of instrumented code. Two steps without an event between them then race on the words. A whole word a line,
+ * not a byte: TSan remembers only four accesses for each 8 bytes, and neighbours must not push each other out.
  *
  * The lookup must not order anything itself, or it would hide the races it is there to find: its lock and its reads are
  * invisible to TSan. */
@@ -131,7 +131,8 @@ void ferryi_unseen_end(void)
 ferry_status ferryi_shadow_alloc(int64_t bytes, uint64_t **out)
 {
     *out = calloc((size_t)(bytes / LINE_BYTES + 1), sizeof(**out));
-    return *out != NULL ? FERRY_OK : ferryi_fail(FERRY_FAILED, "no memory for the shadow of %lld bytes", (long long)bytes);
+    return *out != NULL ? FERRY_OK
+                        : ferryi_fail(FERRY_FAILED, "no memory for the shadow of %lld bytes", (long long)bytes);
 }
 
 void ferryi_shadow_touch(ferry_device *d, const void *ptr, int64_t bytes, bool write)

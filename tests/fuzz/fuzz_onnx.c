@@ -1,4 +1,5 @@
-/* Any bytes as an ONNX model: an error with a message, or a model whose values have shapes and whose known data is all there. */
+/* Any bytes as an ONNX model: an error with a message, or a model whose values have shapes and whose known data is all
+ * there. */
 #include "memory_file.h"
 
 #include <string.h>

@@ -1,5 +1,5 @@
-/* graph_exec.h - runs a training graph on the host device, for tests: each root tensor has its own heap buffer of exactly its
- * size (so that a sanitizer sees every overrun), and the nodes run one after another. */
+/* graph_exec.h - runs a training graph on the host device, for tests: each root tensor has its own heap buffer of
+ * exactly its size (so that a sanitizer sees every overrun), and the nodes run one after another. */
 #ifndef FERRY_TESTS_GRAPH_EXEC_H
 #define FERRY_TESTS_GRAPH_EXEC_H
 
@@ -34,9 +34,9 @@ static inline void exec_open(Exec *e, const Graph *g)
         else
             memset(e->at[i], 0xff, (size_t)t->bytes); /* NaN: what is read unwritten shows */
         if (t->kind == TENSOR_PARAM && g->param[t->param].data != NULL)
-            assert_int_equal(ferry_convert(e->at[i], t->dtype, g->param[t->param].data, g->param[t->param].file_dtype,
-                                           t->count),
-                             FERRY_OK);
+            assert_int_equal(
+                ferry_convert(e->at[i], t->dtype, g->param[t->param].data, g->param[t->param].file_dtype, t->count),
+                FERRY_OK);
     }
     for (int i = 0; i < g->tensor.count; i++)
         e->at[i] = e->at[g->tensor.at[i].root];

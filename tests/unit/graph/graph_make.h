@@ -15,12 +15,12 @@ typedef struct Make {
     uint64_t random;
 } Make;
 
-#define OK(call)                                                                                                           \
-    do {                                                                                                                   \
-        if ((call) != ST_OK) {                                                                                             \
-            diag_print(&m->d, stderr);                                                                                     \
-            fail();                                                                                                        \
-        }                                                                                                                  \
+#define OK(call)                                                                                                       \
+    do {                                                                                                               \
+        if ((call) != ST_OK) {                                                                                         \
+            diag_print(&m->d, stderr);                                                                                 \
+            fail();                                                                                                    \
+        }                                                                                                              \
     } while (0)
 
 static inline void make_open(Make *m, uint64_t seed)
@@ -109,8 +109,8 @@ static inline int make_view(Make *m, int of, int rank, const int64_t *dim)
 
 static inline void make_node(Make *m, const ferry_kernel *call, const int *arg)
 {
-    OK(graph_add_node(&m->d, m->g, arena_printf(m->arena, "n%d", m->g->node.count), ferry_op_get(call->op)->name, PHASE_FP, -1,
-                      call, arg));
+    OK(graph_add_node(&m->d, m->g, arena_printf(m->arena, "n%d", m->g->node.count), ferry_op_get(call->op)->name,
+                      PHASE_FP, -1, call, arg));
 }
 
 static inline int make_unary(Make *m, ferry_fn fn, int x)
@@ -184,8 +184,8 @@ static inline void make_check_gradients(Make *m)
             if (!(fabs(numeric - grad[i]) <= 2e-6 * (1 + fabs(numeric)))) {
                 Text t = {0};
                 graph_print(g, &t);
-                print_error("%s\n%s[%lld]: %.10g, by differences %.10g\n", t.at, g->param[p].name, (long long)i, grad[i],
-                            numeric);
+                print_error("%s\n%s[%lld]: %.10g, by differences %.10g\n", t.at, g->param[p].name, (long long)i,
+                            grad[i], numeric);
                 text_free(&t);
                 fail();
             }

@@ -73,7 +73,7 @@ static inline Value *value_named(const Model *m, const char *name)
     return NULL;
 }
 
-/* ---- protobuf, written -------------------------------------------------------------------------------------------------- */
+/* ---- protobuf, written -------------------------------------------------------------------------- */
 
 typedef struct Bytes {
     size_t size;

@@ -1,5 +1,5 @@
-/* Gradient rules against central differences in fp64: each kernel on random shapes, then random graphs in which values are
- * shared, viewed, sliced and added up. */
+/* Gradient rules against central differences in fp64: each kernel on random shapes, then random graphs in which values
+ * are shared, viewed, sliced and added up. */
 #include "tests/unit/graph/graph_make.h"
 
 enum { ROUNDS = 6 };
@@ -68,7 +68,8 @@ static void test_scalars(void **state)
     double *half = make_data(m, 1, 0.5, 0.6);
     int x = make_param(m, 2, dim, 1, 2), c = make_const(m, FERRY_F64, 1, &one, half);
     int y = make_unary(m, FERRY_SQUARE, x);
-    int by = make_binary(m, FERRY_MUL, y, c), div = make_binary(m, FERRY_DIV, y, c), inv = make_binary(m, FERRY_DIV, c, y);
+    int by = make_binary(m, FERRY_MUL, y, c), div = make_binary(m, FERRY_DIV, y, c),
+        inv = make_binary(m, FERRY_DIV, c, y);
     int left = make_binary(m, FERRY_SUB, by, div), right = make_binary(m, FERRY_SUB, inv, by);
     make_loss(m, make_binary(m, FERRY_MUL, left, right));
     make_loss(m, by);
@@ -223,10 +224,12 @@ static void test_linear(void **state)
     for (uint64_t round = 0; round < 4 * ROUNDS; round++) {
         Make made, *m = &made;
         make_open(m, round);
-        int64_t rows = make_int(m, 1, 4), k = make_int(m, 1, 4), n = make_int(m, 1, 4), dx[] = {rows, k}, dy[] = {rows, n};
+        int64_t rows = make_int(m, 1, 4), k = make_int(m, 1, 4), n = make_int(m, 1, 4), dx[] = {rows, k},
+                dy[] = {rows, n};
         bool trans = round % 2;
         int64_t dw[] = {trans ? n : k, trans ? k : n};
-        int x = make_param(m, 2, dx, -1, 1), w = make_param(m, 2, dw, -1, 1), b = round % 3 ? make_param(m, 1, &n, -1, 1) : -1;
+        int x = make_param(m, 2, dx, -1, 1), w = make_param(m, 2, dw, -1, 1),
+            b = round % 3 ? make_param(m, 1, &n, -1, 1) : -1;
         int h = round % 4 ? make_unary(m, FERRY_TANH, x) : x, y = make_value(m, FERRY_F64, 2, dy);
         ferry_kernel call = call_linear(FERRY_F64, rows, k, n, trans);
         make_node(m, &call, (int[]){y, h, w, b});
@@ -393,7 +396,8 @@ static void test_random_graphs(void **state)
             pool[count++] = make_param(m, 2, dim, -1, 1);
         strides_dense(2, dim, dense);
         while (count < 18) {
-            int a = pool[make_int(m, 0, count - 1)], b = pool[make_int(m, count > 3 ? count - 3 : 0, count - 1)], y = -1;
+            int a = pool[make_int(m, 0, count - 1)], b = pool[make_int(m, count > 3 ? count - 3 : 0, count - 1)],
+                y = -1;
             switch (make_int(m, 0, 8)) {
             case 0:
             case 1:

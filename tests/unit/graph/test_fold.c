@@ -88,6 +88,7 @@ static void cases_9(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(cases_23), cmocka_unit_test(cases_12), cmocka_unit_test(cases_9)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(cases_23), cmocka_unit_test(cases_12),
+                                       cmocka_unit_test(cases_9)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

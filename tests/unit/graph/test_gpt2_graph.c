@@ -116,8 +116,8 @@ static void run_model(const char *file, const char *loss, int *layers, int *unit
             squares += v * v;
         }
     }
-    print_message("%s: loss %.15g (%.2g), norm %.15g (%.2g)\n", file, exec_loss(&e), exec_loss(&e) / expected - 1, sqrt(squares),
-                  sqrt(squares) / expected_norm - 1);
+    print_message("%s: loss %.15g (%.2g), norm %.15g (%.2g)\n", file, exec_loss(&e), exec_loss(&e) / expected - 1,
+                  sqrt(squares), sqrt(squares) / expected_norm - 1);
     assert_true(fabs(exec_loss(&e) - expected) <= 1e-9 * expected);
     assert_true(fabs(sqrt(squares) - expected_norm) <= 1e-9 * expected_norm);
     check_gradients(&e, expected_norm);

@@ -30,7 +30,7 @@ static void valid_forms(void **state)
 {
     (void)state;
     accepts(one_node(node("n", "Neg", "x", "y")));
-    accepts(one_node(node("n", "Clip", "x,,", "y"))); /* omitted inputs */
+    accepts(one_node(node("n", "Clip", "x,,", "y")));   /* omitted inputs */
     accepts(one_node(node("n", "Dropout", "x", "y,"))); /* omitted output */
     Bytes n = node("n", "Neg", "x", "y");
     put_text(&n, 7, "ai.onnx"); /* the standard domain by name */
@@ -425,11 +425,12 @@ static void attribute_errors(void **state)
     refused(model_bytes(g, 17), ST_MODEL, "node \"drop\": Dropout (opset 17): training mode is not supported");
 }
 
-/* ---- binding --------------------------------------------------------------------------------------------------------- */
+/* ---- binding ------------------------------------------------------------------------------------ */
 
 static Opened bound(int n_dim, DimBinding *dim, int n_shape, ShapeBinding *shape)
 {
-    ModelOptions options = {.path = ROOT "models/gpt2/loss-ts.onnx", .n_dim = n_dim, .dim = dim, .n_shape = n_shape, .shape = shape};
+    ModelOptions options = {
+        .path = ROOT "models/gpt2/loss-ts.onnx", .n_dim = n_dim, .dim = dim, .n_shape = n_shape, .shape = shape};
     return open_options(&options);
 }
 
@@ -438,7 +439,8 @@ static void binding(void **state)
     (void)state;
     Opened o = bound(0, NULL, 0, NULL);
     assert_int_equal(o.status, ST_USAGE);
-    within(o.d.message, "unbound dimensions: batch (input_ids axis 0, labels axis 0), seq (input_ids axis 1, labels axis 1)");
+    within(o.d.message,
+           "unbound dimensions: batch (input_ids axis 0, labels axis 0), seq (input_ids axis 1, labels axis 1)");
     within(o.d.hint, "add --dim batch=8 --dim seq=512");
     close_opened(&o);
 
@@ -497,7 +499,7 @@ static void nameless_dimensions(void **state)
     close_opened(&o);
 }
 
-/* ---- external data --------------------------------------------------------------------------------------------------- */
+/* ---- external data ------------------------------------------------------------------------------ */
 
 static char folder[64];
 
@@ -557,8 +559,10 @@ static void external_data(void **state)
     assert_int_equal(mkfifo(path, 0600), 0);
     snprintf(other, sizeof other, "up/%s/weights.data", strrchr(folder, '/') + 1);
 
-    static const char *const good[][3] = {
-        {"weights.data", "8", "8"}, {"weights.data", "5", NULL}, {"./sub/weights.data", NULL, NULL}, {"inside.data", NULL, NULL}};
+    static const char *const good[][3] = {{"weights.data", "8", "8"},
+                                          {"weights.data", "5", NULL},
+                                          {"./sub/weights.data", NULL, NULL},
+                                          {"inside.data", NULL, NULL}};
     for (size_t i = 0; i < 4; i++) {
         Opened o = external(good[i][0], good[i][1], good[i][2], false);
         if (o.status != ST_OK)
@@ -606,7 +610,8 @@ static void external_data(void **state)
     assert_true(value_named(o.m, "w")->data_missing && !value_named(o.m, "w")->data);
     close_opened(&o);
 
-    const char *const left[] = {"model.onnx", "weights.data", "sub/weights.data", "link.data", "inside.data", "up", "fifo"};
+    const char *const left[] = {"model.onnx", "weights.data", "sub/weights.data", "link.data", "inside.data",
+                                "up",         "fifo"};
     for (size_t i = 0; i < sizeof left / sizeof left[0]; i++) {
         snprintf(path, sizeof path, "%s/%s", folder, left[i]);
         remove(path);
@@ -662,11 +667,11 @@ static void out_of_memory(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(valid_forms),     cmocka_unit_test(tensor_forms),   cmocka_unit_test(graph_errors),
-        cmocka_unit_test(unsupported_list), cmocka_unit_test(tensor_errors), cmocka_unit_test(attribute_errors),
-        cmocka_unit_test(cut_and_damaged), cmocka_unit_test(hostile_wire),   cmocka_unit_test(hostile_values),
-        cmocka_unit_test(binding),         cmocka_unit_test(nameless_dimensions), cmocka_unit_test(external_data),
-        cmocka_unit_test(no_file),         cmocka_unit_test(out_of_memory),
+        cmocka_unit_test(valid_forms),      cmocka_unit_test(tensor_forms),        cmocka_unit_test(graph_errors),
+        cmocka_unit_test(unsupported_list), cmocka_unit_test(tensor_errors),       cmocka_unit_test(attribute_errors),
+        cmocka_unit_test(cut_and_damaged),  cmocka_unit_test(hostile_wire),        cmocka_unit_test(hostile_values),
+        cmocka_unit_test(binding),          cmocka_unit_test(nameless_dimensions), cmocka_unit_test(external_data),
+        cmocka_unit_test(no_file),          cmocka_unit_test(out_of_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -24,7 +24,8 @@ static uint64_t checksum(const Value *v, const int64_t *dim)
 
 static void check_line(const Model *m, char *line)
 {
-    char *name = strtok(line, " \n"), *type = strtok(NULL, " \n"), *shape = strtok(NULL, " \n"), *sum = strtok(NULL, " \n");
+    char *name = strtok(line, " \n"), *type = strtok(NULL, " \n"), *shape = strtok(NULL, " \n"),
+         *sum = strtok(NULL, " \n");
     const Value *v = value_named(m, name);
     int64_t dim[MAX_RANK];
     int rank = 0;
@@ -80,8 +81,8 @@ static void gpt2(void **state)
 static void gpt2_live_nodes_only_compute(void **state)
 {
     (void)state;
-    static const char *const gone[] = {"Shape", "Constant", "Range", "ConstantOfShape", "Expand", "GatherND", "And", "Where",
-                                       "Squeeze", "LessOrEqual"};
+    static const char *const gone[] = {"Shape",    "Constant", "Range", "ConstantOfShape", "Expand",
+                                       "GatherND", "And",      "Where", "Squeeze",         "LessOrEqual"};
     static const char *const models[] = {"ts", "ts13", "loss-ts", "dynamo"};
     for (size_t i = 0; i < 4; i++) {
         char path[400];
@@ -95,8 +96,8 @@ static void gpt2_live_nodes_only_compute(void **state)
     }
 }
 
-/* The mask of the dynamo export is [batch, 1, seq, seq], the same for each sequence of the batch: it is kept once, and at a size
- * at which its index tensors would take gigabytes it still folds, quickly. */
+/* The mask of the dynamo export is [batch, 1, seq, seq], the same for each sequence of the batch: it is kept once, and
+ * at a size at which its index tensors would take gigabytes it still folds, quickly. */
 static void masks_do_not_grow_with_the_batch(void **state)
 {
     (void)state;
@@ -143,7 +144,7 @@ static void parameters_are_not_folded(void **state)
     put_message(&g, 12, output("z"));
     Opened o = open_bytes(model_bytes(g, 17));
     assert_int_equal(o.status, ST_OK);
-    assert_null(value_named(o.m, "wt")->data);                      /* a parameter, transposed */
+    assert_null(value_named(o.m, "wt")->data);                         /* a parameter, transposed */
     assert_int_equal(value_named(o.m, "table")->kind, VALUE_CONSTANT); /* only Cos reads it: a table */
     assert_int_equal(value_named(o.m, "ns")->kind, VALUE_CONSTANT);    /* a scalar is no parameter */
     assert_true(*(const float *)value_named(o.m, "ns")->data == -1.0f);

@@ -1,5 +1,5 @@
-/* Lowering: every operator's kernels against onnxruntime, gradients through the lowered graphs against differences, which
- * kernels are chosen, and what is refused. The cases are in tests/data/onnx/lower*.onnx (make_lower_cases.py). */
+/* Lowering: every operator's kernels against onnxruntime, gradients through the lowered graphs against differences,
+ * which kernels are chosen, and what is refused. The cases are in tests/data/onnx/lower*.onnx (make_lower_cases.py). */
 #include "tests/unit/graph/graph_make.h"
 #include "tests/unit/graph/model_test.h"
 
@@ -134,8 +134,9 @@ static void test_choice_of_kernels(void **state)
     Make made, *m = &made;
     const Node *n = NULL;
     Graph *g = lower_file(&o, m, "lower17.onnx", NULL);
-    const char *const views[] = {"Reshape",       "Flatten",   "Squeeze",        "Unsqueeze", "Identity", "Expand_same",
-                                 "Transpose_ones", "Slice_all", "ReduceSum_noop", "Concat_one", "Min_1",   "ReduceMean_one"};
+    const char *const views[] = {"Reshape",        "Flatten",     "Squeeze",        "Unsqueeze",
+                                 "Identity",       "Expand_same", "Transpose_ones", "Slice_all",
+                                 "ReduceSum_noop", "Concat_one",  "Min_1",          "ReduceMean_one"};
     for (size_t i = 0; i < sizeof(views) / sizeof(*views); i++)
         if (kernels_of(g, views[i], &n) != 0)
             fail_msg("%s is not a view", views[i]);

@@ -1,5 +1,5 @@
-/* random_steps.h - small random lists of steps, without graph or plan, and happens-before by the closure of an explicit graph:
- * what vector clocks, reduction, timeline and layout are compared with. */
+/* random_steps.h - small random lists of steps, without graph or plan, and happens-before by the closure of an explicit
+ * graph: what vector clocks, reduction, timeline and layout are compared with. */
 #ifndef FERRY_TESTS_RANDOM_STEPS_H
 #define FERRY_TESTS_RANDOM_STEPS_H
 
@@ -20,8 +20,8 @@ typedef struct RandomShape {
     bool hosts;              /* some steps are HOST steps */
 } RandomShape;
 
-/* Each step touches one to three buffers. Device buffers are written before they are read within an iteration, but for one in
- * eight, which carries data over. */
+/* Each step touches one to three buffers. Device buffers are written before they are read within an iteration, but for
+ * one in eight, which carries data over. */
 static inline StepList *random_list(Arena *a, uint64_t *rng, RandomShape shape)
 {
     StepList *s = ARENA_NEW(a, StepList, 1);
@@ -71,10 +71,11 @@ static inline StepList *random_list(Arena *a, uint64_t *rng, RandomShape shape)
     return s;
 }
 
-/* ---- happens-before as a matrix over unrolled steps ------------------------------------------------------------------------- */
+/* ---- happens-before as a matrix over unrolled steps
+ * ------------------------------------------------------------------------- */
 
 typedef struct Closure {
-    int n; /* unrolled steps */
+    int n;    /* unrolled steps */
     bool *at; /* at[a * n + b]: a is over before b starts */
 } Closure;
 
@@ -104,7 +105,7 @@ static inline bool closure_has(const Closure *c, int a, int b)
 static inline Closure closure_open(Arena *a, const StepList *s, int iterations)
 {
     Closure c = {iterations * s->n_step, NULL};
-    c.at = ARENA_NEW(a, bool, (size_t)c.n * (size_t)c.n);
+    c.at = ARENA_NEW(a, bool, (size_t)c.n *(size_t)c.n);
     for (int x = 0; x < c.n; x++)
         for (int y = x + 1; y < c.n; y++)
             if (s->step[x % s->n_step].stream == s->step[y % s->n_step].stream ||
@@ -121,9 +122,10 @@ static inline Closure closure_of_waits(Arena *a, const StepList *s, int iteratio
         const Step *step = &s->step[x % s->n_step];
         for (int k = 0; k < step->n_wait; k++)
             if (x % s->n_step != skip_step || k != skip)
-                closure_add(&c, (x / s->n_step - step->wait[k].distance) < 0
-                                    ? -1
-                                    : (x / s->n_step - step->wait[k].distance) * s->n_step + step->wait[k].step,
+                closure_add(&c,
+                            (x / s->n_step - step->wait[k].distance) < 0
+                                ? -1
+                                : (x / s->n_step - step->wait[k].distance) * s->n_step + step->wait[k].step,
                             x);
     }
     closure_close(&c);

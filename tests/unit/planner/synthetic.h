@@ -1,6 +1,7 @@
-/* synthetic.h - a small stand-in for an imported model: the training graph of a GPT-2 of any number of blocks, with a tied
- * embedding, activations kept for the backward pass, views, constants and one frozen table on request, and a profile whose
- * times follow from sizes with seeded noise. Everything lives in the arena: never pass the graph to graph_close. */
+/* synthetic.h - a small stand-in for an imported model: the training graph of a GPT-2 of any number of blocks, with a
+ * tied embedding, activations kept for the backward pass, views, constants and one frozen table on request, and a
+ * profile whose times follow from sizes with seeded noise. Everything lives in the arena: never pass the graph to
+ * graph_close. */
 #ifndef FERRY_TESTS_SYNTHETIC_H
 #define FERRY_TESTS_SYNTHETIC_H
 
@@ -51,7 +52,8 @@ static inline int synthetic_tensor(Synthetic *s, const char *name, TensorKind ki
 
 static inline int synthetic_value(Synthetic *s, const char *what, int64_t rows, int64_t columns)
 {
-    return synthetic_tensor(s, arena_printf(s->arena, "%s_%d", what, s->fresh++), TENSOR_VALUE, FERRY_F32, rows, columns);
+    return synthetic_tensor(s, arena_printf(s->arena, "%s_%d", what, s->fresh++), TENSOR_VALUE, FERRY_F32, rows,
+                            columns);
 }
 
 static inline int synthetic_view(Synthetic *s, int of)
@@ -61,8 +63,10 @@ static inline int synthetic_view(Synthetic *s, int of)
     return v;
 }
 
-/* args: outputs then inputs, `count` of them. origin -1: a forward node; its segment follows from whether it reads parameters. */
-static inline int synthetic_node(Synthetic *s, ferry_op op, ferry_fn fn, const char *name, int origin, int count, const int *arg)
+/* args: outputs then inputs, `count` of them. origin -1: a forward node; its segment follows from whether it reads
+ * parameters. */
+static inline int synthetic_node(Synthetic *s, ferry_op op, ferry_fn fn, const char *name, int origin, int count,
+                                 const int *arg)
 {
     Graph *g = s->g;
     int index = g->node.count++;
@@ -105,10 +109,11 @@ static inline int synthetic_node(Synthetic *s, ferry_op op, ferry_fn fn, const c
     return index;
 }
 
-#define SYNTHETIC_NODE(s, op, fn, name, origin, ...)                                                                        \
+#define SYNTHETIC_NODE(s, op, fn, name, origin, ...)                                                                   \
     synthetic_node(s, op, fn, name, origin, (int)(sizeof((int[]){__VA_ARGS__}) / sizeof(int)), (int[]){__VA_ARGS__})
 
-static inline int synthetic_param(Synthetic *s, const char *name, int unit, int64_t rows, int64_t columns, bool trainable)
+static inline int synthetic_param(Synthetic *s, const char *name, int unit, int64_t rows, int64_t columns,
+                                  bool trainable)
 {
     Graph *g = s->g;
     Param *p = &g->param[g->n_param];
@@ -118,7 +123,8 @@ static inline int synthetic_param(Synthetic *s, const char *name, int unit, int6
     p->grad = -1;
     p->trainable = trainable;
     if (trainable) {
-        p->grad = synthetic_tensor(s, arena_printf(s->arena, "grad:%s", name), TENSOR_GRADIENT, FERRY_F32, rows, columns);
+        p->grad =
+            synthetic_tensor(s, arena_printf(s->arena, "grad:%s", name), TENSOR_GRADIENT, FERRY_F32, rows, columns);
         g->tensor.at[p->grad].param = g->n_param;
     }
     p->unit = unit;
@@ -155,27 +161,30 @@ typedef struct SyntheticBlock {
     int x, ln1, attn, proj, ln2, fc, mproj; /* input; first parameter of each layer */
     int ln1_y, ln1_mean, ln1_rstd, qkv, q, k, v, p, merged, r1;
     int ln2_y, ln2_mean, ln2_rstd, h, u, t, gel;
-    int n_ln1, n_attn, n_q, n_k, n_v, n_qk, n_soft, n_pv, n_merge, n_proj, n_r1, n_ln2, n_fc, n_u, n_t, n_gel, n_mproj, n_r2;
+    int n_ln1, n_attn, n_q, n_k, n_v, n_qk, n_soft, n_pv, n_merge, n_proj, n_r1, n_ln2, n_fc, n_u, n_t, n_gel, n_mproj,
+        n_r2;
 } SyntheticBlock;
 
 static inline int synthetic_block(Synthetic *s, int index, int x, int mask, SyntheticBlock *b)
 {
     Graph *g = s->g;
     Arena *a = s->arena;
-    int64_t C = s->shape.hidden, M = s->shape.batch * s->shape.seq, T = s->shape.seq, BH = s->shape.batch * s->shape.heads;
+    int64_t C = s->shape.hidden, M = s->shape.batch * s->shape.seq, T = s->shape.seq,
+            BH = s->shape.batch * s->shape.heads;
     int64_t D = C / s->shape.heads;
 #define AT(part) arena_printf(a, "transformer.h.%d." part, index)
-#define P(p) g->param[p].tensor
+#define P(p)     g->param[p].tensor
     b->x = x;
     b->ln1 = synthetic_pair(s, AT("ln_1"), 1, C);
     b->ln1_y = synthetic_value(s, "ln1", M, C);
     b->ln1_mean = synthetic_value(s, "mean", M, 1);
     b->ln1_rstd = synthetic_value(s, "rstd", M, 1);
-    b->n_ln1 = SYNTHETIC_NODE(s, FERRY_OP_LAYERNORM, 0, AT("ln_1"), -1, b->ln1_y, b->ln1_mean, b->ln1_rstd, x, P(b->ln1),
-                              P(b->ln1 + 1));
+    b->n_ln1 = SYNTHETIC_NODE(s, FERRY_OP_LAYERNORM, 0, AT("ln_1"), -1, b->ln1_y, b->ln1_mean, b->ln1_rstd, x,
+                              P(b->ln1), P(b->ln1 + 1));
     b->attn = synthetic_pair(s, AT("attn.c_attn"), C, 3 * C);
     b->qkv = synthetic_value(s, "qkv", M, 3 * C);
-    b->n_attn = SYNTHETIC_NODE(s, FERRY_OP_LINEAR, 0, AT("attn.c_attn"), -1, b->qkv, b->ln1_y, P(b->attn), P(b->attn + 1));
+    b->n_attn =
+        SYNTHETIC_NODE(s, FERRY_OP_LINEAR, 0, AT("attn.c_attn"), -1, b->qkv, b->ln1_y, P(b->attn), P(b->attn + 1));
     b->q = synthetic_value(s, "q", BH * T, D);
     b->k = synthetic_value(s, "k", BH * T, D);
     b->v = synthetic_value(s, "v", BH * T, D);
@@ -202,8 +211,8 @@ static inline int synthetic_block(Synthetic *s, int index, int x, int mask, Synt
     b->ln2_y = synthetic_value(s, "ln2", M, C);
     b->ln2_mean = synthetic_value(s, "mean", M, 1);
     b->ln2_rstd = synthetic_value(s, "rstd", M, 1);
-    b->n_ln2 = SYNTHETIC_NODE(s, FERRY_OP_LAYERNORM, 0, AT("ln_2"), -1, b->ln2_y, b->ln2_mean, b->ln2_rstd, b->r1, P(b->ln2),
-                              P(b->ln2 + 1));
+    b->n_ln2 = SYNTHETIC_NODE(s, FERRY_OP_LAYERNORM, 0, AT("ln_2"), -1, b->ln2_y, b->ln2_mean, b->ln2_rstd, b->r1,
+                              P(b->ln2), P(b->ln2 + 1));
     b->fc = synthetic_pair(s, AT("mlp.c_fc"), C, 4 * C);
     b->h = synthetic_value(s, "h", M, 4 * C);
     b->n_fc = SYNTHETIC_NODE(s, FERRY_OP_LINEAR, 0, AT("mlp.c_fc"), -1, b->h, b->ln2_y, P(b->fc), P(b->fc + 1));
@@ -240,14 +249,16 @@ static inline int synthetic_norm_back(Synthetic *s, int node, int scale, int x, 
     const char *name = g->node.at[node].name;
     int dx = synthetic_value(s, "dx", g->tensor.at[x].dim[0], g->tensor.at[x].dim[1]);
     SYNTHETIC_NODE(s, FERRY_OP_LAYERNORM_DX, 0, name, node, dx, dy, x, mean, rstd, P(scale));
-    SYNTHETIC_NODE(s, FERRY_OP_LAYERNORM_DP, 0, name, node, g->param[scale].grad, g->param[scale + 1].grad, dy, x, mean, rstd);
+    SYNTHETIC_NODE(s, FERRY_OP_LAYERNORM_DP, 0, name, node, g->param[scale].grad, g->param[scale + 1].grad, dy, x, mean,
+                   rstd);
     return dx;
 }
 
 static inline int synthetic_block_back(Synthetic *s, const SyntheticBlock *b, int d_r2)
 {
     Graph *g = s->g;
-    int64_t C = s->shape.hidden, M = s->shape.batch * s->shape.seq, T = s->shape.seq, BH = s->shape.batch * s->shape.heads;
+    int64_t C = s->shape.hidden, M = s->shape.batch * s->shape.seq, T = s->shape.seq,
+            BH = s->shape.batch * s->shape.heads;
     int64_t D = C / s->shape.heads;
 #define NAME(n) g->node.at[n].name
     int d_gel = synthetic_linear_back(s, b->n_mproj, b->mproj, b->gel, d_r2);
@@ -360,12 +371,12 @@ static inline Graph *synthetic_graph(Arena *a, SyntheticShape shape)
     int lnf = synthetic_pair(s, "ln_f", 1, C);
     int lnf_y = synthetic_value(s, "lnf", M, C), lnf_mean = synthetic_value(s, "mean", M, 1);
     int lnf_rstd = synthetic_value(s, "rstd", M, 1);
-    int n_lnf =
-        SYNTHETIC_NODE(s, FERRY_OP_LAYERNORM, 0, "ln_f", -1, lnf_y, lnf_mean, lnf_rstd, x, P(lnf), P(lnf + 1));
+    int n_lnf = SYNTHETIC_NODE(s, FERRY_OP_LAYERNORM, 0, "ln_f", -1, lnf_y, lnf_mean, lnf_rstd, x, P(lnf), P(lnf + 1));
     int logits = synthetic_value(s, "logits", M, shape.vocab);
     int n_head = SYNTHETIC_NODE(s, FERRY_OP_LINEAR, 0, "lm_head", -1, logits, lnf_y, P(wte));
     g->node.at[n_head].call.trans_b = true;
-    int loss = synthetic_value(s, "loss", 1, 1), lse = synthetic_value(s, "lse", M, 1), count = synthetic_value(s, "count", 1, 1);
+    int loss = synthetic_value(s, "loss", 1, 1), lse = synthetic_value(s, "lse", M, 1),
+        count = synthetic_value(s, "count", 1, 1);
     int n_loss = SYNTHETIC_NODE(s, FERRY_OP_XENT, 0, "loss", -1, loss, lse, count, logits, labels);
     g->loss = loss;
     g->n_forward = g->node.count;
@@ -437,7 +448,8 @@ static inline Profile *synthetic_profile(Arena *a, const Graph *g, unsigned seed
         lp->fp_dha_bytes = table ? y->bytes : bytes;
         lp->bp_dha_bytes = table ? 0 : bytes;
         lp->grad_dha_bytes = bytes;
-        double read = (double)lp->fp_dha_bytes / 20, read_bp = (double)lp->bp_dha_bytes / 20, write = (double)bytes / 20;
+        double read = (double)lp->fp_dha_bytes / 20, read_bp = (double)lp->bp_dha_bytes / 20,
+               write = (double)bytes / 20;
         lp->fp[ON_GPU] = synthetic_timing(&state, fp);
         lp->fp[ON_HOST] = (Timing){lp->fp[ON_GPU].median_ns + synthetic_timing(&state, read).median_ns, 0};
         lp->bp[ON_GPU][ON_GPU] = synthetic_timing(&state, bp);

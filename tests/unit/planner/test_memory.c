@@ -62,8 +62,8 @@ static void check_well_formed(const StepList *s, const DeviceFacts *f, const Lay
     }
 }
 
-/* True when the buffer may hold data while step x (of iteration 1) runs: unless one life is over before it, and it before the
- * next life. */
+/* True when the buffer may hold data while step x (of iteration 1) runs: unless one life is over before it, and it
+ * before the next life. */
 static bool may_be_live(const StepList *s, const Closure *c, int buffer, int x)
 {
     if (s->buffer[buffer].preset || begins_with_read(s, buffer))
@@ -100,14 +100,15 @@ static void test_random_lists(void **state)
 {
     (void)state;
     uint64_t rng = 99;
-    int shared = 0, stitched = 0;
+    int shared = 0;
     for (int round = 0; round < 250; round++) {
         Arena *a = arena_open();
         Diag d = {0};
-        StepList *s = random_list(a, &rng, (RandomShape){.steps = 3 + random_below(&rng, 20),
-                                                         .device = 1 + random_below(&rng, 14),
-                                                         .host = 1 + random_below(&rng, 3),
-                                                         .hosts = random_below(&rng, 2) == 0});
+        StepList *s = random_list(a, &rng,
+                                  (RandomShape){.steps = 3 + random_below(&rng, 20),
+                                                .device = 1 + random_below(&rng, 14),
+                                                .host = 1 + random_below(&rng, 3),
+                                                .hosts = random_below(&rng, 2) == 0});
         assert_int_equal(steps_derive_waits(&d, a, s, NULL, 0), ST_OK);
         DeviceFacts f = facts(round % 2 ? 256 : 1024, 64);
         Layout l;
@@ -116,7 +117,6 @@ static void test_random_lists(void **state)
         check_well_formed(s, &f, &l);
         Closure c = closure_of_waits(a, s, 4, -1, 0);
         for (int i = 0; i < s->n_device; i++) {
-            stitched += l.place[i].n_piece > 1;
             for (int k = i + 1; k < s->n_device; k++)
                 if (share_bytes(&l.place[i], &l.place[k])) {
                     shared++;
@@ -178,36 +178,14 @@ static StepList *line_list(Arena *a, int steps, const Line *line, int n)
     return s;
 }
 
-/* A large buffer that no single hole can hold, while all holes together can: it is stitched and the pool does not grow. All live in
- * the same order by any measure, so that what is placed when is the same for each order that is tried. */
-static void test_stitched_when_fragmented(void **state)
-{
-    (void)state;
-    Arena *a = arena_open();
-    Diag d = {0};
-    enum { CHUNK = 4096 };
-    /* long lives of 1 chunk and short ones of 3 in turn by size; then 6 chunks + 100 bytes fit only in two holes of 3 and more */
-    static const Line line[] = {
-        {30 * CHUNK, 0, 1}, {20 * CHUNK, 0, 9}, {19 * CHUNK, 0, 1}, {18 * CHUNK, 0, 9}, {40 * CHUNK + 100, 2, 8},
-    };
-    StepList *s = line_list(a, 10, line, 5);
-    DeviceFacts f = facts(CHUNK, 64);
-    Layout l;
-    int64_t live;
-    assert_int_equal(memory_plan(&d, a, s, &f, &l, &live), ST_OK);
-    check_well_formed(s, &f, &l);
-    assert_int_equal(live, 30 * CHUNK + 20 * CHUNK + 19 * CHUNK + 18 * CHUNK);
-    assert_int_equal(l.reserved_bytes, live);
-    arena_close(a);
-}
-
-/* The same by force: lives as a comb, so that in every order holes are left over that only stitching can use. */
+/* Lives as a comb of all sizes, so that in every order holes are left over that only stitching can use. */
 static void test_combs(void **state)
 {
     (void)state;
     enum { CHUNK = 4096, TEETH = 16 };
     uint64_t rng = 1234;
     int stitched = 0;
+    double sum = 0;
     for (int round = 0; round < 200; round++) {
         Arena *a = arena_open();
         Diag d = {0};
@@ -229,10 +207,12 @@ static void test_combs(void **state)
                     assert_false(share_bytes(&l.place[i], &l.place[k]));
         }
         assert_true(l.reserved_bytes >= live);
-        assert_true((double)l.reserved_bytes <= 1.2 * (double)live + CHUNK);
+        assert_true((double)l.reserved_bytes <= 1.1 * (double)live + CHUNK);
+        sum += (double)l.reserved_bytes / (double)live;
         arena_close(a);
     }
     assert_true(stitched > 20);
+    assert_true(sum / 200 < 1.03); /* in the mean */
 }
 
 static void test_gpt2(void **state)
@@ -300,8 +280,10 @@ static void test_errors(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_random_lists), cmocka_unit_test(test_stitched_when_fragmented), cmocka_unit_test(test_combs),
-        cmocka_unit_test(test_gpt2),         cmocka_unit_test(test_errors),
+        cmocka_unit_test(test_random_lists),
+        cmocka_unit_test(test_combs),
+        cmocka_unit_test(test_gpt2),
+        cmocka_unit_test(test_errors),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -43,8 +43,8 @@ static void test_clocks_are_the_closure(void **state)
         assert_int_equal(order_build(&d, a, s, ITERATIONS, &o), ST_OK);
         for (int x = 0; x < c.n; x++)
             for (int y = 0; y < c.n; y++)
-                assert_int_equal(
-                    order_before(&o, s, x % s->n_step, x / s->n_step, y % s->n_step, y / s->n_step), closure_has(&c, x, y));
+                assert_int_equal(order_before(&o, s, x % s->n_step, x / s->n_step, y % s->n_step, y / s->n_step),
+                                 closure_has(&c, x, y));
         arena_close(a);
     }
 }
@@ -76,8 +76,9 @@ static void test_waits_are_the_reduction(void **state)
                     for (int it = w.distance; it < ITERATIONS; it++)
                         assert_false(closure_has(&less, (it - w.distance) * s->n_step + w.step, it * s->n_step + i));
                     if (k > 0)
-                        assert_true(s->step[i].wait[k - 1].distance < w.distance ||
-                                    (s->step[i].wait[k - 1].distance == w.distance && s->step[i].wait[k - 1].step < w.step));
+                        assert_true(
+                            s->step[i].wait[k - 1].distance < w.distance ||
+                            (s->step[i].wait[k - 1].distance == w.distance && s->step[i].wait[k - 1].step < w.step));
                 }
         }
         arena_close(a);

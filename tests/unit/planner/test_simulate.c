@@ -1,4 +1,5 @@
-/* The timeline: against a longest-path computation on random lists without contention, and against cases worked out by hand. */
+/* The timeline: against a longest-path computation on random lists without contention, and against cases worked out by
+ * hand. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -45,10 +46,11 @@ static void test_longest_path(void **state)
     for (int round = 0; round < 250; round++) {
         Arena *a = arena_open();
         Diag d = {0};
-        StepList *s = random_list(a, &rng, (RandomShape){.steps = 3 + random_below(&rng, 12),
-                                                         .device = 1 + random_below(&rng, 6),
-                                                         .host = 1 + random_below(&rng, 4),
-                                                         .hosts = random_below(&rng, 2) == 0});
+        StepList *s = random_list(a, &rng,
+                                  (RandomShape){.steps = 3 + random_below(&rng, 12),
+                                                .device = 1 + random_below(&rng, 6),
+                                                .host = 1 + random_below(&rng, 4),
+                                                .hosts = random_below(&rng, 2) == 0});
         assert_int_equal(steps_derive_waits(&d, a, s, NULL, 0), ST_OK);
         for (int i = 0; i < s->n_step; i++) {
             s->step[i].duration_ns = random_below(&rng, 4) == 0 ? 0 : random_below(&rng, 100);
@@ -86,7 +88,8 @@ static void test_longest_path(void **state)
     assert_true(unsteady < 10 && transients > 50);
 }
 
-/* Two streams and HOST steps around them, so that each iteration starts from an idle machine: waits of HOST hold all else. */
+/* Two streams and HOST steps around them, so that each iteration starts from an idle machine: waits of HOST hold all
+ * else. */
 static StepList *pair_list(Arena *a, int64_t compute_ns, unsigned compute_link, int64_t load_ns, unsigned load_link)
 {
     StepList *s = ARENA_NEW(a, StepList, 1);
@@ -106,8 +109,8 @@ static StepList *pair_list(Arena *a, int64_t compute_ns, unsigned compute_link, 
     return s;
 }
 
-static void check_pair(const DeviceFacts *f, int64_t compute_ns, unsigned compute_link, int64_t load_ns, unsigned load_link,
-                       int64_t compute_end, int64_t load_end)
+static void check_pair(const DeviceFacts *f, int64_t compute_ns, unsigned compute_link, int64_t load_ns,
+                       unsigned load_link, int64_t compute_end, int64_t load_end)
 {
     Arena *a = arena_open();
     Diag d = {0};
@@ -152,7 +155,8 @@ static void test_contention_by_hand(void **state)
     check_pair(&f, 100, read, 1000, h2d, 333, 1000);
 }
 
-/* Three at once: the load meets a DHA kernel and a store; the least of its rates holds, and it changes when they end. */
+/* Three at once: the load meets a DHA kernel and a store; the least of its rates holds, and it changes when they end.
+ */
 static void test_three_at_once(void **state)
 {
     (void)state;
@@ -164,7 +168,12 @@ static void test_three_at_once(void **state)
     StepList *s = pair_list(a, 50, 1u << LINK_DHA_READ, 100, 1u << LINK_H2D);
     Step *step = ARENA_NEW(a, Step, 4);
     memcpy(step, s->step, 3 * sizeof *step);
-    step[3] = (Step){.kind = STEP_STORE, .stream = STREAM_STORE, .unit = -1, .segment = -1, .duration_ns = 110, .link = 1u << LINK_D2H};
+    step[3] = (Step){.kind = STEP_STORE,
+                     .stream = STREAM_STORE,
+                     .unit = -1,
+                     .segment = -1,
+                     .duration_ns = 110,
+                     .link = 1u << LINK_D2H};
     s->step = step;
     s->n_step = 4;
     Wait *wait = ARENA_NEW(a, Wait, 3);
@@ -195,7 +204,12 @@ static void test_cycle_of_two(void **state)
     Wait waits[3] = {{0, 0}, {1, 0}, {2, 1}};
     static const StepStream stream[] = {STREAM_LOAD, STREAM_COMPUTE, STREAM_STORE, STREAM_HOST};
     for (int i = 0; i < 4; i++) {
-        s->step[i] = (Step){.kind = STEP_KERNEL, .stream = stream[i], .node = -1, .unit = -1, .segment = -1, .duration_ns = i < 3 ? 35 : 0};
+        s->step[i] = (Step){.kind = STEP_KERNEL,
+                            .stream = stream[i],
+                            .node = -1,
+                            .unit = -1,
+                            .segment = -1,
+                            .duration_ns = i < 3 ? 35 : 0};
         s->step[i].n_wait = i > 0;
         s->step[i].wait = i > 0 ? &waits[i - 1] : NULL;
     }
@@ -262,8 +276,9 @@ static void test_errors(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_longest_path),  cmocka_unit_test(test_contention_by_hand), cmocka_unit_test(test_three_at_once),
-        cmocka_unit_test(test_cycle_of_two),  cmocka_unit_test(test_queues_are_finite),  cmocka_unit_test(test_errors),
+        cmocka_unit_test(test_longest_path),      cmocka_unit_test(test_contention_by_hand),
+        cmocka_unit_test(test_three_at_once),     cmocka_unit_test(test_cycle_of_two),
+        cmocka_unit_test(test_queues_are_finite), cmocka_unit_test(test_errors),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,5 @@
-/* kernel_bench.h - calls with random contents in buffers of exactly their extents, for the kernel tests. Each argument lies
- * in an allocation of its own, so that an access beyond the extent is seen by AddressSanitizer. */
+/* kernel_bench.h - calls with random contents in buffers of exactly their extents, for the kernel tests. Each argument
+ * lies in an allocation of its own, so that an access beyond the extent is seen by AddressSanitizer. */
 #ifndef FERRY_TESTS_KERNEL_BENCH_H
 #define FERRY_TESTS_KERNEL_BENCH_H
 

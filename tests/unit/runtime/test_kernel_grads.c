@@ -1,5 +1,5 @@
-/* test_kernel_grads.c - every gradient kernel, reference and fast, against central differences of the forward reference in
- * f64: the derivative of L = sum(weight * forward(x)) by each element of x. */
+/* test_kernel_grads.c - every gradient kernel, reference and fast, against central differences of the forward reference
+ * in f64: the derivative of L = sum(weight * forward(x)) by each element of x. */
 #include "kernel_bench.h"
 
 #include <setjmp.h>
@@ -41,7 +41,8 @@ static void check(const ferry_kernel *forward, int arg, const double *weight, co
 }
 
 /* Runs the gradient by reference and fast, and checks both. With accumulate, 0.5 is there before. */
-static void check_both(ferry_kernel *grad, int out, const ferry_kernel *forward, int arg, const double *weight, double scale)
+static void check_both(ferry_kernel *grad, int out, const ferry_kernel *forward, int arg, const double *weight,
+                       double scale)
 {
     for (int reference = 0; reference < 2; reference++) {
         const ferry_op_info *info = ferry_op_get(grad->op);
@@ -292,19 +293,37 @@ static void test_matmul(void **state)
         dy[i] = bench_real(-1, 1);
     }
     for (int reference = 0; reference < 2; reference++) {
-        ferry_kernel g = {.op = FERRY_OP_MATMUL, .dtype = FERRY_F64, .m = 3, .k = 5, .n = 4, .rank = 1, .dim = {2},
-                          .stride = {{12}, {15}, {20}}, .alpha = 0.25, .trans_b = true, .arg = {da, dy, f.arg[2]}};
+        ferry_kernel g = {.op = FERRY_OP_MATMUL,
+                          .dtype = FERRY_F64,
+                          .m = 3,
+                          .k = 5,
+                          .n = 4,
+                          .rank = 1,
+                          .dim = {2},
+                          .stride = {{12}, {15}, {20}},
+                          .alpha = 0.25,
+                          .trans_b = true,
+                          .arg = {da, dy, f.arg[2]}};
         assert_int_equal(ferryi_host_kernel(reference == 1, &g), FERRY_OK);
         check(&f, 1, dy, da, 1, 0);
-        ferry_kernel h = {.op = FERRY_OP_MATMUL, .dtype = FERRY_F64, .m = 4, .k = 3, .n = 5, .rank = 1, .dim = {2},
-                          .stride = {{20}, {12}, {15}}, .alpha = 0.25, .trans_a = true, .arg = {db, f.arg[1], dy}};
+        ferry_kernel h = {.op = FERRY_OP_MATMUL,
+                          .dtype = FERRY_F64,
+                          .m = 4,
+                          .k = 3,
+                          .n = 5,
+                          .rank = 1,
+                          .dim = {2},
+                          .stride = {{20}, {12}, {15}},
+                          .alpha = 0.25,
+                          .trans_a = true,
+                          .arg = {db, f.arg[1], dy}};
         assert_int_equal(ferryi_host_kernel(reference == 1, &h), FERRY_OK);
         check(&f, 2, dy, db, 1, 0);
     }
     bench_free(&f);
 }
 
-/* ---- edges -------------------------------------------------------------------------------------------------------------- */
+/* ---- edges ------------------------------------------------------------------------------------------------------ */
 
 static void test_power_edges(void **state)
 {
@@ -312,13 +331,17 @@ static void test_power_edges(void **state)
     const struct {
         double a, b, da, db; /* with dy = 3 */
     } edge[] = {
-        {0, 0, 0, 0},  {2, 0, 0, 3 * 0.69314718055994531}, {0, 1, 3, 0}, {0, 2, 0, 0}, {0, 3, 0, 0},
-        {-2, 1, 3, NAN}, {-2, 2, -12, NAN}, {-2, 3, 36, NAN}, {-2, 0, 0, NAN}, {2, 3, 36, 24 * 0.69314718055994531},
+        {0, 0, 0, 0},      {2, 0, 0, 3 * 0.69314718055994531},
+        {0, 1, 3, 0},      {0, 2, 0, 0},
+        {0, 3, 0, 0},      {-2, 1, 3, NAN},
+        {-2, 2, -12, NAN}, {-2, 3, 36, NAN},
+        {-2, 0, 0, NAN},   {2, 3, 36, 24 * 0.69314718055994531},
     };
     for (size_t i = 0; i < sizeof(edge) / sizeof(*edge); i++) {
         for (int type = 0; type < 2; type++) {
             for (int reference = 0; reference < 2; reference++) {
-                ferry_kernel k = {.op = FERRY_OP_BINARY_GRAD_A, .fn = FERRY_POW, .rank = 1, .dim = {3}, .stride = {{1}, {0}}};
+                ferry_kernel k = {
+                    .op = FERRY_OP_BINARY_GRAD_A, .fn = FERRY_POW, .rank = 1, .dim = {3}, .stride = {{1}, {0}}};
                 k.dtype = type == 0 ? FERRY_F32 : FERRY_F64;
                 bench_alloc(&k, 0);
                 bench_random(&k, 1, 3, 3);
@@ -343,8 +366,13 @@ static void test_ties(void **state)
     for (int reference = 0; reference < 2; reference++) {
         for (ferry_fn fn = FERRY_MAX; fn <= FERRY_MIN; fn++) {
             double a[] = {1, 2, 3}, b[] = {2, 2, 2}, dy[] = {4, 4, 4}, ga[3], gb[3];
-            ferry_kernel k = {.op = FERRY_OP_BINARY_GRAD_A, .fn = fn, .dtype = FERRY_F64, .rank = 1, .dim = {3},
-                              .stride = {{1}, {1}}, .arg = {ga, dy, a, b}};
+            ferry_kernel k = {.op = FERRY_OP_BINARY_GRAD_A,
+                              .fn = fn,
+                              .dtype = FERRY_F64,
+                              .rank = 1,
+                              .dim = {3},
+                              .stride = {{1}, {1}},
+                              .arg = {ga, dy, a, b}};
             assert_int_equal(ferryi_host_kernel(reference == 1, &k), FERRY_OK);
             k.op = FERRY_OP_BINARY_GRAD_B;
             k.arg[0] = gb;
@@ -359,9 +387,9 @@ static void test_ties(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_linear),    cmocka_unit_test(test_unary),     cmocka_unit_test(test_binary),
-        cmocka_unit_test(test_softmax),   cmocka_unit_test(test_layernorm), cmocka_unit_test(test_embedding),
-        cmocka_unit_test(test_xent),      cmocka_unit_test(test_matmul),    cmocka_unit_test(test_power_edges),
+        cmocka_unit_test(test_linear),  cmocka_unit_test(test_unary),     cmocka_unit_test(test_binary),
+        cmocka_unit_test(test_softmax), cmocka_unit_test(test_layernorm), cmocka_unit_test(test_embedding),
+        cmocka_unit_test(test_xent),    cmocka_unit_test(test_matmul),    cmocka_unit_test(test_power_edges),
         cmocka_unit_test(test_ties),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,4 +1,5 @@
-/* test_kernel_values.c - kernels against numbers that numpy and onnxruntime give, and the rules of whole numbers and casts. */
+/* test_kernel_values.c - kernels against numbers that numpy and onnxruntime give, and the rules of whole numbers and
+ * casts. */
 #include "kernel_bench.h"
 
 #include <setjmp.h>
@@ -39,9 +40,9 @@ static ferry_dtype floats[] = {FERRY_F32, FERRY_F64};
 static void test_softmax(void **state)
 {
     (void)state;
-    const double y[12] = {0.11055375036173921, 0.005504147127583673, 0.06705423914061147, 0.8168878633700657,
-                          0.25, 0.25, 0.25, 0.25,
-                          0.23122389762214904, 0.6285317192117624, 3.199899488178231e-88, 0.14024438316608848};
+    const double y[12] = {
+        0.11055375036173921, 0.005504147127583673, 0.06705423914061147,   0.8168878633700657, 0.25, 0.25, 0.25, 0.25,
+        0.23122389762214904, 0.6285317192117624,   3.199899488178231e-88, 0.14024438316608848};
     EACH_WAY
     {
         ferry_kernel k = {.op = FERRY_OP_SOFTMAX, .dtype = floats[type], .m = 3, .n = 4};
@@ -57,9 +58,9 @@ static void test_layernorm(void **state)
 {
     (void)state;
     const double scale[4] = {1.0, 0.5, -2.0, 0.25}, bias[4] = {0.0, 1.0, -1.0, 0.5};
-    const double y[12] = {0.21055838998863707, 0.2630456350397702, -0.8596277400075752, 0.8333841174820087,
-                          0.0, 1.0, -1.0, 0.5,
-                          0.5754162004093005, 1.2934766836674, 2.4640343693813027, 0.6424119042366376};
+    const double y[12] = {
+        0.21055838998863707, 0.2630456350397702, -0.8596277400075752, 0.8333841174820087, 0.0, 1.0, -1.0, 0.5,
+        0.5754162004093005,  1.2934766836674,    2.4640343693813027,  0.6424119042366376};
     const double mean[3] = {0.625, 0.0, 50.125};
     const double rstd[3] = {0.5614890399696989, 316.2277660168379, 0.01153716692549976};
     EACH_WAY
@@ -81,7 +82,8 @@ static void test_layernorm(void **state)
 
 static ferry_kernel xent(ferry_dtype t, const double *logits, const int64_t *labels, int64_t m, int64_t n, int64_t kk)
 {
-    ferry_kernel k = {.op = FERRY_OP_XENT, .dtype = t, .dtype2 = FERRY_I64, .m = m, .n = n, .k = kk, .ignore_index = -100};
+    ferry_kernel k = {
+        .op = FERRY_OP_XENT, .dtype = t, .dtype2 = FERRY_I64, .m = m, .n = n, .k = kk, .ignore_index = -100};
     bench_alloc(&k, 0);
     bench_alloc(&k, 1);
     bench_alloc(&k, 2);
@@ -98,9 +100,18 @@ static void test_xent(void **state)
     const double lse[3] = {3.2022534476793516, 1.3862943611198906, 101.46436878410795};
     const double loss = 0.33331111589364926, two = 2, zero = 0;
     /* classes in the middle: logits [2, 3, 2], labels [2, 2] */
-    const double x3[12] = {0.0, 0.9839859468739369, -0.35078322768961984, -0.858934493426592,
-                           0.6569865987187891, 0.6247239537541924, -0.87969575997167, -0.3111193549811273,
-                           0.9906073556948704, -0.04202435271884079, -0.9756260054681576, 0.3898273272463786};
+    const double x3[12] = {0.0,
+                           0.9839859468739369,
+                           -0.35078322768961984,
+                           -0.858934493426592,
+                           0.6569865987187891,
+                           0.6247239537541924,
+                           -0.87969575997167,
+                           -0.3111193549811273,
+                           0.9906073556948704,
+                           -0.04202435271884079,
+                           -0.9756260054681576,
+                           0.3898273272463786};
     const int64_t labels3[4] = {0, 2, 1, 1};
     const double loss3 = 0.930260001587859;
     EACH_WAY
@@ -121,8 +132,14 @@ static void test_xent(void **state)
         RUN(k);
         assert_true(isnan(bench_get(&k, 0, 0)));
         expect(&k, 2, &zero, 1);
-        ferry_kernel g = {.op = FERRY_OP_XENT_GRAD, .dtype = k.dtype, .dtype2 = FERRY_I64, .m = 3, .n = 4, .k = 1,
-                          .ignore_index = -100, .arg = {NULL, k.arg[3], k.arg[1], k.arg[2], k.arg[4]}};
+        ferry_kernel g = {.op = FERRY_OP_XENT_GRAD,
+                          .dtype = k.dtype,
+                          .dtype2 = FERRY_I64,
+                          .m = 3,
+                          .n = 4,
+                          .k = 1,
+                          .ignore_index = -100,
+                          .arg = {NULL, k.arg[3], k.arg[1], k.arg[2], k.arg[4]}};
         bench_alloc(&g, 0);
         RUN(g);
         for (int i = 0; i < 12; i++) {
@@ -206,7 +223,7 @@ static void test_long_sums(void **state)
     }
 }
 
-/* ---- whole numbers ------------------------------------------------------------------------------------------------------ */
+/* ---- whole numbers ---------------------------------------------------------------------------------------------- */
 
 static void test_whole(void **state)
 {
@@ -216,9 +233,9 @@ static void test_whole(void **state)
         ferry_fn fn;
         int64_t a, b, y;
     } rows[] = {
-        {FERRY_ADD, 2, 3, 5},     {FERRY_ADD, high, 1, low}, {FERRY_SUB, low, 1, high}, {FERRY_MUL, -4, 5, -20},
-        {FERRY_DIV, -7, 2, -3},   {FERRY_DIV, 7, -2, -3},    {FERRY_DIV, low, -1, low}, {FERRY_POW, 3, 4, 81},
-        {FERRY_POW, -1, -3, -1},  {FERRY_POW, 2, -1, 0},     {FERRY_POW, 7, 0, 1},      {FERRY_MAX, -3, 2, 2},
+        {FERRY_ADD, 2, 3, 5},    {FERRY_ADD, high, 1, low}, {FERRY_SUB, low, 1, high}, {FERRY_MUL, -4, 5, -20},
+        {FERRY_DIV, -7, 2, -3},  {FERRY_DIV, 7, -2, -3},    {FERRY_DIV, low, -1, low}, {FERRY_POW, 3, 4, 81},
+        {FERRY_POW, -1, -3, -1}, {FERRY_POW, 2, -1, 0},     {FERRY_POW, 7, 0, 1},      {FERRY_MAX, -3, 2, 2},
         {FERRY_MIN, -3, 2, -3},
     };
     for (size_t r = 0; r < sizeof(rows) / sizeof(*rows); r++) {
@@ -230,7 +247,12 @@ static void test_whole(void **state)
     }
     int32_t a32[3] = {INT32_MIN, INT32_MAX, 5}, b32[3] = {-1, 2, 5}, y32[3];
     bool yes[3];
-    ferry_kernel k = {.op = FERRY_OP_BINARY, .fn = FERRY_DIV, .dtype = FERRY_I32, .rank = 1, .dim = {3}, .stride = {{1}, {1}},
+    ferry_kernel k = {.op = FERRY_OP_BINARY,
+                      .fn = FERRY_DIV,
+                      .dtype = FERRY_I32,
+                      .rank = 1,
+                      .dim = {3},
+                      .stride = {{1}, {1}},
                       .arg = {y32, a32, b32}};
     assert_int_equal(ferryi_host_kernel(false, &k), FERRY_OK);
     assert_true(y32[0] == INT32_MIN && y32[1] == INT32_MAX / 2 && y32[2] == 1);
@@ -245,8 +267,13 @@ static void test_whole(void **state)
     assert_non_null(strstr(ferry_error(), "element 2"));
 
     bool p[4] = {false, false, true, true}, q[4] = {false, true, false, true}, r[4];
-    ferry_kernel logic = {.op = FERRY_OP_BINARY, .fn = FERRY_AND, .dtype = FERRY_BOOL, .rank = 1, .dim = {4},
-                          .stride = {{1}, {1}}, .arg = {r, p, q}};
+    ferry_kernel logic = {.op = FERRY_OP_BINARY,
+                          .fn = FERRY_AND,
+                          .dtype = FERRY_BOOL,
+                          .rank = 1,
+                          .dim = {4},
+                          .stride = {{1}, {1}},
+                          .arg = {r, p, q}};
     assert_int_equal(ferryi_host_kernel(false, &logic), FERRY_OK);
     assert_true(!r[0] && !r[1] && !r[2] && r[3]);
     logic.fn = FERRY_OR;
@@ -257,7 +284,12 @@ static void test_whole(void **state)
     assert_true(r[0] && r[1] && !r[2] && !r[3]);
 
     int64_t x[6] = {1, 2, 3, 4, 5, -6}, sums[2] = {100, 100};
-    ferry_kernel sum = {.op = FERRY_OP_REDUCE, .fn = FERRY_SUM, .dtype = FERRY_I64, .rank = 2, .dim = {2, 3}, .axes = 2,
+    ferry_kernel sum = {.op = FERRY_OP_REDUCE,
+                        .fn = FERRY_SUM,
+                        .dtype = FERRY_I64,
+                        .rank = 2,
+                        .dim = {2, 3},
+                        .axes = 2,
                         .arg = {sums, x}};
     assert_int_equal(ferryi_host_kernel(false, &sum), FERRY_OK);
     assert_true(sums[0] == 6 && sums[1] == 3);

@@ -51,7 +51,7 @@ static void test_tables(void **state)
     assert_non_null(ferry_dtype_name((ferry_dtype)99));
 }
 
-/* ---- extents ------------------------------------------------------------------------------------------------------------ */
+/* ---- extents ---------------------------------------------------------------------------------------------------- */
 
 static void extents(ferry_kernel k, const int64_t *bytes)
 {
@@ -89,23 +89,39 @@ static void test_extents(void **state)
     extents(k, (int64_t[]){40, 40, 40, 8, 8, 20});
     k.op = FERRY_OP_LAYERNORM_DP;
     extents(k, (int64_t[]){20, 20, 40, 40, 8, 8});
-    ferry_kernel mm = {.op = FERRY_OP_MATMUL, .dtype = FERRY_F64, .m = 2, .k = 3, .n = 4, .rank = 2, .dim = {2, 3},
+    ferry_kernel mm = {.op = FERRY_OP_MATMUL,
+                       .dtype = FERRY_F64,
+                       .m = 2,
+                       .k = 3,
+                       .n = 4,
+                       .rank = 2,
+                       .dim = {2, 3},
                        .stride = {{24, 8}, {0, 6}, {100, 0}}};
     extents(mm, (int64_t[]){8 * (24 + 16 + 8), 8 * (12 + 6), 8 * (100 + 12)});
     mm.dim[1] = 0;
     extents(mm, (int64_t[]){0, 0, 0});
-    ferry_kernel cp = {.op = FERRY_OP_COPY, .dtype = FERRY_F32, .rank = 2, .dim = {3, 4}, .stride = {{4, 1}, {10, -2}},
-                       .offset = {5, 6}, .alpha = 1};
+    ferry_kernel cp = {.op = FERRY_OP_COPY,
+                       .dtype = FERRY_F32,
+                       .rank = 2,
+                       .dim = {3, 4},
+                       .stride = {{4, 1}, {10, -2}},
+                       .offset = {5, 6},
+                       .alpha = 1};
     extents(cp, (int64_t[]){4 * (5 + 12), 4 * (6 + 20 + 1)});
     cp.offset[1] = 5; /* the last element would be at -1 */
     cp.arg[0] = cp.arg[1] = &cp;
     assert_int_equal(ferry_kernel_extent_bytes(&cp, 1), -1);
-    ferry_kernel bin = {.op = FERRY_OP_BINARY, .fn = FERRY_LESS, .dtype = FERRY_I64, .rank = 2, .dim = {3, 4},
+    ferry_kernel bin = {.op = FERRY_OP_BINARY,
+                        .fn = FERRY_LESS,
+                        .dtype = FERRY_I64,
+                        .rank = 2,
+                        .dim = {3, 4},
                         .stride = {{0, 1}, {1, 0}}};
     extents(bin, (int64_t[]){12, 32, 24});
     ferry_kernel where = {.op = FERRY_OP_WHERE, .dtype = FERRY_F64, .rank = 1, .dim = {6}, .stride = {{1}, {0}, {2}}};
     extents(where, (int64_t[]){48, 6, 8, 88});
-    ferry_kernel red = {.op = FERRY_OP_REDUCE, .fn = FERRY_SUM, .dtype = FERRY_F32, .rank = 3, .dim = {2, 3, 4}, .axes = 5};
+    ferry_kernel red = {
+        .op = FERRY_OP_REDUCE, .fn = FERRY_SUM, .dtype = FERRY_F32, .rank = 3, .dim = {2, 3, 4}, .axes = 5};
     extents(red, (int64_t[]){12, 96});
     red.dim[0] = 0;
     extents(red, (int64_t[]){12, 0});
@@ -113,7 +129,7 @@ static void test_extents(void **state)
     extents(cast, (int64_t[]){7, 56});
 }
 
-/* ---- what is refused ------------------------------------------------------------------------------------------------------ */
+/* ---- what is refused -------------------------------------------------------------------------------------------- */
 
 static double memory[64];
 
@@ -193,14 +209,14 @@ static void test_refused(void **state)
     b.dtype = FERRY_U64;
     b.stride[0][0] = 0;
     refused(b, "u64");
-    ferry_kernel r = {.op = FERRY_OP_REDUCE, .fn = FERRY_SUM, .dtype = FERRY_F32, .rank = 1, .dim = {1}, .axes = 2,
-                      .arg = {p, p}};
+    ferry_kernel r = {
+        .op = FERRY_OP_REDUCE, .fn = FERRY_SUM, .dtype = FERRY_F32, .rank = 1, .dim = {1}, .axes = 2, .arg = {p, p}};
     refused(r, "axis");
     r.axes = 1;
     r.fn = FERRY_MAX;
     refused(r, "FERRY_SUM");
-    ferry_kernel e = {.op = FERRY_OP_EMBEDDING, .dtype = FERRY_F32, .dtype2 = FERRY_U8, .m = 1, .k = 1, .n = 1,
-                      .arg = {p, p, p}};
+    ferry_kernel e = {
+        .op = FERRY_OP_EMBEDDING, .dtype = FERRY_F32, .dtype2 = FERRY_U8, .m = 1, .k = 1, .n = 1, .arg = {p, p, p}};
     refused(e, "i64 or i32");
     ferry_kernel c = {.op = FERRY_OP_COPY, .dtype = FERRY_I64, .alpha = 2, .arg = {p, p}};
     refused(c, "floating");
@@ -215,7 +231,7 @@ static void test_refused(void **state)
     OK(ferry_stream_sync(stream));
 }
 
-/* ---- failures on the stream ----------------------------------------------------------------------------------------------- */
+/* ---- failures on the stream ------------------------------------------------------------------------------------- */
 
 static void test_bad_id(void **state)
 {
@@ -242,13 +258,14 @@ static void test_bad_label(void **state)
     assert_non_null(strstr(ferry_error(), "3 classes"));
 }
 
-/* ---- the named calls -------------------------------------------------------------------------------------------------------- */
+/* ---- the named calls -------------------------------------------------------------------------------------------- */
 
 /* The sizes differ and the contents are random, so that exchanged arguments show. */
 
 static unsigned flags_of(const ferry_kernel *k)
 {
-    return (k->trans_a ? FERRY_TRANS_A : 0u) | (k->trans_b ? FERRY_TRANS_B : 0u) | (k->accumulate ? FERRY_ACCUMULATE : 0u);
+    return (k->trans_a ? FERRY_TRANS_A : 0u) | (k->trans_b ? FERRY_TRANS_B : 0u) |
+           (k->accumulate ? FERRY_ACCUMULATE : 0u);
 }
 
 static ferry_status call_by_name(const ferry_kernel *k)
@@ -273,16 +290,19 @@ static ferry_status call_by_name(const ferry_kernel *k)
     case FERRY_OP_BINARY:
         return ferry_binary(stream, t, k->fn, a[0], a[1], a[2], k->rank, k->dim, k->stride[0], k->stride[1]);
     case FERRY_OP_BINARY_GRAD_A:
-        return ferry_binary_grad_a(stream, t, k->fn, a[0], a[1], a[2], a[3], k->rank, k->dim, k->stride[0], k->stride[1]);
+        return ferry_binary_grad_a(stream, t, k->fn, a[0], a[1], a[2], a[3], k->rank, k->dim, k->stride[0],
+                                   k->stride[1]);
     case FERRY_OP_BINARY_GRAD_B:
-        return ferry_binary_grad_b(stream, t, k->fn, a[0], a[1], a[2], a[3], k->rank, k->dim, k->stride[0], k->stride[1]);
+        return ferry_binary_grad_b(stream, t, k->fn, a[0], a[1], a[2], a[3], k->rank, k->dim, k->stride[0],
+                                   k->stride[1]);
     case FERRY_OP_WHERE:
-        return ferry_where(stream, t, a[0], a[1], a[2], a[3], k->rank, k->dim, k->stride[0], k->stride[1], k->stride[2]);
+        return ferry_where(stream, t, a[0], a[1], a[2], a[3], k->rank, k->dim, k->stride[0], k->stride[1],
+                           k->stride[2]);
     case FERRY_OP_REDUCE:
         return ferry_reduce(stream, t, k->fn, a[0], a[1], k->rank, k->dim, k->axes, flags);
     case FERRY_OP_COPY:
-        return ferry_copy(stream, t, a[0], a[1], k->rank, k->dim, k->offset[0], k->stride[0], k->offset[1], k->stride[1],
-                          k->alpha, flags);
+        return ferry_copy(stream, t, a[0], a[1], k->rank, k->dim, k->offset[0], k->stride[0], k->offset[1],
+                          k->stride[1], k->alpha, flags);
     case FERRY_OP_FILL:
         return ferry_fill(stream, t, a[0], k->alpha, k->n);
     case FERRY_OP_CAST:
@@ -338,7 +358,9 @@ static void test_named_calls(void **state)
             k.offset[1] = 2;
             k.axes = 2;
         }
-        k.fn = op == FERRY_OP_UNARY || op == FERRY_OP_UNARY_GRAD ? FERRY_TANH : op == FERRY_OP_REDUCE ? FERRY_MEAN : FERRY_DIV;
+        k.fn = op == FERRY_OP_UNARY || op == FERRY_OP_UNARY_GRAD ? FERRY_TANH
+               : op == FERRY_OP_REDUCE                           ? FERRY_MEAN
+                                                                 : FERRY_DIV;
         k.eps = 0.1;
         k.ignore_index = 1;
         k.dtype2 = op == FERRY_OP_CAST ? FERRY_F32 : FERRY_I32;

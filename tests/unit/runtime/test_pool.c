@@ -150,7 +150,7 @@ static void test_wrong_pieces(void **state)
     ferry_pool_close(p);
 }
 
-/* ---- failures in the middle --------------------------------------------------------------------------------------------- */
+/* ---- failures in the middle ------------------------------------------------------------------------------------- */
 
 /* A backend that counts what is mapped and reserved, and fails at the n-th operation. */
 static struct {
@@ -255,7 +255,7 @@ static void test_roll_back(void **state)
     device->backend = &ferryi_host_backend;
 }
 
-/* ---- copies ------------------------------------------------------------------------------------------------------------- */
+/* ---- copies ----------------------------------------------------------------------------------------------------- */
 
 static void test_copies(void **state)
 {

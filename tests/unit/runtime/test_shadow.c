@@ -1,5 +1,5 @@
-/* test_shadow.c - does ThreadSanitizer see a missing event? Each scenario runs in a child process, where the report of a
- * race is the exit status. Other builds have no shadow, and the test says so. */
+/* test_shadow.c - does ThreadSanitizer see a missing event? Each scenario runs in a child process, where the report of
+ * a race is the exit status. Other builds have no shadow, and the test says so. */
 #include "runtime/ferry.h"
 #include "runtime/internal.h"
 
@@ -33,8 +33,8 @@ static void touch_task(void *arg)
     ferryi_shadow_touch(args[0], args[1], 64, true);
 }
 
-/* Two streams use one device; `order`: with an event between them. Everything else is the same, and other events that do
- * not order these two are there as well. */
+/* Two streams use one device; `order`: with an event between them. Everything else is the same, and other events that
+ * do not order these two are there as well. */
 static void scenario(const char *what, bool order)
 {
     ferry_device *d;

@@ -62,7 +62,7 @@ static void set_one(void *arg)
     atomic_store((atomic_int *)arg, 1);
 }
 
-/* ---- devices ------------------------------------------------------------------------------------------------------- */
+/* ---- devices ---------------------------------------------------------------------------------------------------- */
 
 static void test_device_names(void **state)
 {
@@ -94,7 +94,7 @@ static void test_error_text(void **state)
     assert_string_equal(ferry_error(), "outer: inner 7");
 }
 
-/* ---- order --------------------------------------------------------------------------------------------------------- */
+/* ---- order ------------------------------------------------------------------------------------------------------ */
 
 typedef struct append_task {
     int *list, *count, value;
@@ -156,7 +156,7 @@ static void test_wrong_tasks(void **state)
     ferry_stream_close(s);
 }
 
-/* ---- events -------------------------------------------------------------------------------------------------------- */
+/* ---- events ----------------------------------------------------------------------------------------------------- */
 
 static void test_never_recorded(void **state)
 {
@@ -173,8 +173,8 @@ static void test_never_recorded(void **state)
     ferry_stream_close(s);
 }
 
-/* A wait refers to the record that was the latest at the time of the call: neither to one made later (which would wait too
- * long, here for ever) nor to an earlier one (which would wait too short). */
+/* A wait refers to the record that was the latest at the time of the call: neither to one made later (which would wait
+ * too long, here for ever) nor to an earlier one (which would wait too short). */
 static void test_wait_takes_latest(void **state)
 {
     (void)state;
@@ -287,7 +287,7 @@ static void test_wrong_calls(void **state)
     ferry_device_close(d);
 }
 
-/* ---- failures of enqueued work ---------------------------------------------------------------------------------------- */
+/* ---- failures of enqueued work ---------------------------------------------------------------------------------- */
 
 static void fail_with(void *arg)
 {
@@ -322,7 +322,7 @@ static void test_sticky_failure(void **state)
     ferry_event_close(e);
 }
 
-/* ---- a random graph of tasks against the same tasks one after the other ------------------------------------------------- */
+/* ---- a random graph of tasks against the same tasks one after the other ----------------------------------------- */
 
 typedef struct mix_task {
     uint64_t *cell;
@@ -342,8 +342,8 @@ static uint64_t next_random(uint64_t *seed)
     return *seed >> 33;
 }
 
-/* Each task works on two cells. A cell's last user records an event after it; the next user of the cell on another stream
- * waits for it. So all orders that remain give the numbers of the sequential order. */
+/* Each task works on two cells. A cell's last user records an event after it; the next user of the cell on another
+ * stream waits for it. So all orders that remain give the numbers of the sequential order. */
 static void run_graph(uint64_t seed)
 {
     enum { STREAMS = 8, CELLS = 12, TASKS = 600 };
