@@ -18,8 +18,7 @@ Status grad_fail(Autodiff *a, const Node *n, const char *what)
     return diag_fail(a->d, ST_MODEL, "%s: node '%s' (%s): %s", a->g->model->path, n->name, n->onnx_op, what);
 }
 
-/* ---- gradients of forward roots
- * -------------------------------------------------------------------------------------- */
+/* ---- gradients of forward roots ---------------------------------------------------------------------------------- */
 
 bool grad_wanted(const Autodiff *a, int x)
 {
@@ -215,8 +214,7 @@ Status grad_temp(Autodiff *a, int x, int rank, const int64_t *dim, int *out)
     return grow_share(a);
 }
 
-/* ---- what needs a gradient
- * ------------------------------------------------------------------------------------------- */
+/* ---- what needs a gradient --------------------------------------------------------------------------------------- */
 
 /* Readers of each forward root, in execution order. */
 static Status index_readers(Autodiff *a)
@@ -305,8 +303,7 @@ static Status find_gradients(Autodiff *a)
     return index_readers(a);
 }
 
-/* ---- the pass
- * -------------------------------------------------------------------------------------------------------- */
+/* ---- the pass ---------------------------------------------------------------------------------------------------- */
 
 /* d loss / d loss = 1, shared by one reader more than there is, so that nothing is ever added to it. */
 static Status seed(Autodiff *a)

@@ -3,8 +3,7 @@
 
 #include "graph/lower.h"
 
-/* ---- containers
- * ------------------------------------------------------------------------------------------------------ */
+/* ---- containers -------------------------------------------------------------------------------------------------- */
 
 int graph_root(const Graph *g, int tensor)
 {
@@ -33,7 +32,7 @@ Status graph_add_tensor(Diag *d, Graph *g, const char *name, TensorKind kind, fe
             return diag_fail(d, ST_MODEL, "%s: the size of '%s' overflows", g->model->path, name);
     if (mul_overflows_i64(count, (int64_t)ferry_dtype_bytes(t), &bytes))
         return diag_fail(d, ST_MODEL, "%s: the size of '%s' overflows", g->model->path, name);
-    if (count == 0)
+    if (count == 0 && !g->forward)
         return diag_fail(d, ST_MODEL, "%s: '%s' has no elements; training needs every dimension to be at least 1",
                          g->model->path, name);
     Tensor *x = VEC_PUSH(&g->tensor);
@@ -161,8 +160,7 @@ void graph_close(Graph *g)
     VEC_FREE(&g->node);
 }
 
-/* ---- the list of passes
- * ---------------------------------------------------------------------------------------------- */
+/* ---- the list of passes ------------------------------------------------------------------------------------------ */
 
 static const char *const dump_names[] = {"import", "bind", "infer", "lower", "tie", "autodiff", "layers", "liveness"};
 
@@ -235,6 +233,74 @@ Status graph_build(Diag *d, Arena *a, const Model *m, const ModelOptions *option
         return s;
     }
     *out = g;
+    return ST_OK;
+}
+
+static Status forward_passes(Diag *d, const ModelOptions *options, Graph *g)
+{
+    TRY(after(d, options, g, "lower"));
+    TRY(graph_prune(d, g));
+    TRY(graph_liveness(d, g));
+    TRY(after(d, options, g, "liveness"));
+    return graph_check(d, g);
+}
+
+Status graph_forward(Diag *d, Arena *a, const Model *m, const ModelOptions *options, Graph **out)
+{
+    *out = NULL;
+    Graph *g = NULL;
+    ModelOptions o = *options;
+    o.forward = true;
+    TRY(dump_check(d, &o));
+    TRY(graph_lower(d, a, m, &o, &g));
+    Status s = forward_passes(d, &o, g);
+    if (s != ST_OK) {
+        graph_close(g);
+        return s;
+    }
+    *out = g;
+    return ST_OK;
+}
+
+static ferry_dtype forward_precision(const Model *m)
+{
+    for (int i = 0; i < m->value.count; i++) {
+        const Value *v = &m->value.at[i];
+        if (v->dtype == FERRY_F64 && (v->kind == VALUE_INPUT || v->kind == VALUE_INITIALIZER))
+            return FERRY_F64;
+    }
+    return FERRY_F32;
+}
+
+Status forward_from_options(Diag *d, Arena *a, const ModelOptions *options, int n_feed, const ferry_tensor *feed,
+                            Model **model, Graph **out)
+{
+    *model = NULL;
+    *out = NULL;
+    Model *m = NULL;
+    ModelOptions o = *options;
+    TRY(dump_check(d, &o));
+    TRY(model_import(d, a, &o, &m));
+    if (o.precision == FERRY_DTYPE_COUNT)
+        o.precision = forward_precision(m);
+    Status s = dump_model(d, &o, m, "import");
+    if (s == ST_OK)
+        s = model_feed(d, m, &o, n_feed, feed);
+    if (s == ST_OK)
+        s = dump_model(d, &o, m, "bind");
+    if (s == ST_OK)
+        s = model_know_inputs(d, m);
+    if (s == ST_OK)
+        s = model_infer(d, m);
+    if (s == ST_OK)
+        s = dump_model(d, &o, m, "infer");
+    if (s == ST_OK)
+        s = graph_forward(d, a, m, &o, out);
+    if (s != ST_OK) {
+        model_close(m);
+        return s;
+    }
+    *model = m;
     return ST_OK;
 }
 

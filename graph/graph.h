@@ -111,7 +111,9 @@ typedef struct Graph {
     Unit *unit;
     Layer *layer;
     int n_input, *input; /* tensors, the model's inputs and then what --loss added ("labels") */
-    int loss;            /* tensor, one element */
+    int loss;            /* tensor, one element; -1 in a forward graph */
+    bool forward;        /* made by graph_forward: no loss and no backward nodes; tensors may have no elements */
+    int n_output, *output; /* forward graphs: tensors of the model's outputs, in its order */
 } Graph;
 
 /* All passes from a bound, inferred model to a checked training graph, with a --dump after any of them ("lower", "tie",
@@ -121,17 +123,24 @@ Status graph_build(Diag *d, Arena *a, const Model *m, const ModelOptions *option
 Status graph_from_options(Diag *d, Arena *a, const ModelOptions *options, Model **model, Graph **out);
 void graph_close(Graph *g);
 
-/* ---- the passes
- * ------------------------------------------------------------------------------------------------------ */
+/* The forward nodes of an inferred model and nothing else, for one execution (exec.h): no loss, no gradients, no layers;
+ * liveness is filled. Parameters are as in training, but nothing has to be trainable. */
+Status graph_forward(Diag *d, Arena *a, const Model *m, const ModelOptions *options, Graph **out);
+/* model_import, model_feed, model_know_inputs, model_infer and graph_forward. options->precision FERRY_DTYPE_COUNT means:
+ * f64 when an input or initializer of the model is double, else f32. */
+Status forward_from_options(Diag *d, Arena *a, const ModelOptions *options, int n_feed, const ferry_tensor *feed,
+                            Model **model, Graph **out);
+
+/* ---- the passes -------------------------------------------------------------------------------------------------- */
 
 /* needs: inferred model   fills: tensors, forward nodes, parameters, inputs   keeps: execution order of the model
  * Parameters: float initializers of rank 1 and more that reach the outputs, unless every path passes through Sin or
- * Cos;
- * --freeze and --train decide which are trainable. Other initializers and constants are TENSOR_CONST. */
+ * Cos; --freeze and --train decide which are trainable. Other initializers and constants are TENSOR_CONST. */
 Status graph_lower(Diag *d, Arena *a, const Model *m, const ModelOptions *options, Graph **out);
-/* Merges parameters with equal values, or values equal after a transpose, and those of --tie; the nodes that read the
- * second one read the first (with trans_b flipped). Reports each tie as a note. Ambiguous or impossible --tie:
- * ST_USAGE. */
+/* Merges parameters with equal values, or values equal after a transpose (elements that are all the same are no
+ * evidence), and those of --tie; the nodes that read the second one read the first (with trans_b flipped). What an
+ * embedding reads keeps its layout. --train and --freeze match any of a parameter's names. Reports each tie as a note.
+ * Ambiguous or impossible --tie: ST_USAGE. */
 Status graph_tie(Diag *d, Graph *g, const ModelOptions *options);
 /* Adds --loss to the graph or takes its scalar output. ST_USAGE when there is none, naming the outputs. */
 Status graph_loss(Diag *d, Graph *g, const ModelOptions *options);
@@ -148,8 +157,7 @@ Status graph_liveness(Diag *d, Graph *g);
 Status graph_check(Diag *d, const Graph *g);
 void graph_print(const Graph *g, Text *to);
 
-/* ---- questions
- * ------------------------------------------------------------------------------------------------------- */
+/* ---- questions --------------------------------------------------------------------------------------------------- */
 
 int node_n_out(const Node *n);
 int node_n_arg(const Node *n);

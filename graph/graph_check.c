@@ -20,7 +20,7 @@ static Status check_tensor(Diag *d, const Graph *g, int i)
     const Tensor *root = &g->tensor.at[t->root];
     if (root->root != t->root)
         return bug(d, "view of a view", t->name);
-    if (t->count < 1 || dims_count(t->rank, t->dim) != t->count ||
+    if (t->count < (g->forward ? 0 : 1) || dims_count(t->rank, t->dim) != t->count ||
         t->bytes != t->count * (int64_t)ferry_dtype_bytes(t->dtype))
         return bug(d, "sizes do not fit the shape", t->name);
     if (root->bytes != t->bytes || root->dtype != t->dtype || root->kind != t->kind || root->param != t->param)
@@ -108,8 +108,7 @@ static Status check_node(Diag *d, const Graph *g, int i)
     return ST_OK;
 }
 
-/* ---- order of writes and reads, and shared gradients
- * ----------------------------------------------------------------- */
+/* ---- order of writes and reads, and shared gradients ------------------------------------------------------------- */
 
 /* For the gradient of forward tensor f: the forward node whose differentiation gave it its first contribution, which is
  * the last reader of f that a gradient flows through. A view of other bytes exists from then on. */
@@ -211,8 +210,7 @@ static Status check_accesses(Diag *d, const Graph *g)
     return s;
 }
 
-/* ---- parameters, layers, units
- * --------------------------------------------------------------------------------------- */
+/* ---- parameters, layers, units ----------------------------------------------------------------------------------- */
 
 static Status check_params(Diag *d, const Graph *g)
 {

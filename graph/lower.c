@@ -9,8 +9,7 @@ ferry_dtype lower_dtype(const Graph *g, ferry_dtype t)
     return dtype_is_float(t) ? g->precision : t;
 }
 
-/* ---- what the model uses
- * --------------------------------------------------------------------------------------------- */
+/* ---- what the model uses ----------------------------------------------------------------------------------------- */
 
 static Status count_uses(Diag *d, Lowering *l)
 {
@@ -60,8 +59,7 @@ static void mark_trainable_paths(const Model *m, bool *leads)
     }
 }
 
-/* ---- parameters
- * ------------------------------------------------------------------------------------------------------ */
+/* ---- parameters -------------------------------------------------------------------------------------------------- */
 
 static bool matches_any(const char *name, int n, const char **glob, bool *hit)
 {
@@ -150,8 +148,7 @@ static void find_init_kinds(Graph *g)
     }
 }
 
-/* ---- tensors of values
- * ----------------------------------------------------------------------------------------------- */
+/* ---- tensors of values ------------------------------------------------------------------------------------------- */
 
 static Status add_const(Diag *d, Lowering *l, int v)
 {
@@ -240,8 +237,7 @@ Status lower_emit(Diag *d, Lowering *l, const ModelNode *n, const ferry_kernel *
     return graph_add_node(d, l->graph, n->name, n->op, PHASE_FP, -1, call, arg);
 }
 
-/* ---- attributes and known integers
- * ----------------------------------------------------------------------------------- */
+/* ---- attributes and known integers ------------------------------------------------------------------------------- */
 
 Status lower_ints(Diag *d, Lowering *l, const ModelNode *n, int i, const int64_t **out, int *count)
 {
@@ -292,8 +288,7 @@ Status lower_axis(Diag *d, Lowering *l, const ModelNode *n, int rank, int64_t ot
     return ST_OK;
 }
 
-/* ---- the pass
- * -------------------------------------------------------------------------------------------------------- */
+/* ---- the pass ---------------------------------------------------------------------------------------------------- */
 
 /* '~' as often as no name of the model contains it in a row, so that made-up names never meet the model's. */
 static const char *find_mark(Arena *a, const Model *m)
@@ -342,14 +337,18 @@ static Status lower_nodes(Diag *d, Lowering *l)
 /* Outputs that are constants or inputs have no node that would have made their tensor. */
 static Status add_outputs(Diag *d, Lowering *l)
 {
+    Graph *g = l->graph;
+    if (g->forward && (g->output = ARENA_NEW(g->arena, int, l->model->n_output)) == NULL)
+        return diag_oom(d);
     for (int i = 0; i < l->model->n_output; i++) {
         int v = l->model->output[i];
-        if (l->tensor_of[v] >= 0)
-            continue;
-        if (l->model->value.at[v].data == NULL)
-            return diag_fail(d, ST_MODEL, "%s: output '%s' is computed by no node", l->model->path,
-                             l->model->value.at[v].name);
-        TRY(add_const(d, l, v));
+        const Value *value = &l->model->value.at[v];
+        if (l->tensor_of[v] < 0 && value->data == NULL)
+            return diag_fail(d, ST_MODEL, "%s: output '%s' is computed by no node", l->model->path, value->name);
+        if (l->tensor_of[v] < 0)
+            TRY(add_const(d, l, v));
+        if (g->forward)
+            g->output[g->n_output++] = l->tensor_of[v];
     }
     return ST_OK;
 }
@@ -364,6 +363,7 @@ Status graph_lower(Diag *d, Arena *a, const Model *m, const ModelOptions *option
     g->model = m;
     g->precision = options->precision;
     g->loss = -1;
+    g->forward = options->forward;
     g->mark = find_mark(a, m);
     if (g->mark == NULL)
         return diag_oom(d);

@@ -17,8 +17,7 @@ struct Lowering {
     int *user;      /* by value index: a live node that reads it, -1; the only one when n_use is 1 */
 };
 
-/* ---- the model's values, for lower functions
- * ------------------------------------------------------------------------- */
+/* ---- the model's values, for lower functions --------------------------------------------------------------------- */
 
 /* The tensor of a node's input; constants are made on first use. *out = -1 when the input is omitted. ST_MODEL: a
  * constant whose values are in a missing file. */
@@ -45,8 +44,7 @@ Status lower_axis(Diag *d, Lowering *l, const ModelNode *n, int rank, int64_t ot
 ferry_dtype lower_dtype(const Graph *g, ferry_dtype t);
 bool dtype_is_float(ferry_dtype t);
 
-/* ---- adding to the graph
- * --------------------------------------------------------------------------------------------- */
+/* ---- adding to the graph ----------------------------------------------------------------------------------------- */
 
 /* A dense tensor that owns its bytes. `name` is used as it is. ST_MODEL when its size overflows. */
 Status graph_add_tensor(Diag *d, Graph *g, const char *name, TensorKind kind, ferry_dtype t, int rank,

@@ -53,8 +53,7 @@ static Status find_fn(Diag *d, const Lowering *l, const ModelNode *n, ferry_fn *
     return node_fail(d, l->model, n, "%s has no kernel", n->op);
 }
 
-/* ---- one input
- * ------------------------------------------------------------------------------------------------------- */
+/* ---- one input --------------------------------------------------------------------------------------------------- */
 
 static Status emit_unary(Diag *d, Lowering *l, const ModelNode *n, ferry_fn fn, int y, int x)
 {
@@ -141,8 +140,7 @@ Status lower_cast(Diag *d, Lowering *l, ModelNode *n)
     return lower_emit(d, l, n, &call, (int[]){y, x});
 }
 
-/* ---- two and three inputs
- * -------------------------------------------------------------------------------------------- */
+/* ---- two and three inputs ---------------------------------------------------------------------------------------- */
 
 /* y = fn(a, b) with a and b broadcast to y's shape. */
 static Status emit_binary(Diag *d, Lowering *l, const ModelNode *n, ferry_fn fn, int y, int a, int b)
@@ -277,8 +275,7 @@ Status lower_where(Diag *d, Lowering *l, ModelNode *n)
     return lower_emit(d, l, n, &call, (int[]){y, c, a, b});
 }
 
-/* ---- reductions
- * ------------------------------------------------------------------------------------------------------ */
+/* ---- reductions -------------------------------------------------------------------------------------------------- */
 
 Status lower_reduce(Diag *d, Lowering *l, ModelNode *n)
 {

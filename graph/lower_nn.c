@@ -4,8 +4,7 @@
 #include "graph/lower.h"
 #include "graph/ops_lower.h"
 
-/* ---- products
- * -------------------------------------------------------------------------------------------------------- */
+/* ---- products ---------------------------------------------------------------------------------------------------- */
 
 /* The matrix that tensor b really is when it is a parameter: itself, a view, or what a transposing copy of a parameter
  * reads; *trans then says that the parameter is stored transposed. The copy is left without a reader and pruned later.
@@ -170,8 +169,7 @@ Status lower_gemm(Diag *d, Lowering *l, ModelNode *n)
     return lower_emit(d, l, n, &add, (int[]){y, product, c});
 }
 
-/* ---- normalizations
- * -------------------------------------------------------------------------------------------------- */
+/* ---- normalizations ---------------------------------------------------------------------------------------------- */
 
 Status lower_layer_normalization(Diag *d, Lowering *l, ModelNode *n)
 {
@@ -240,8 +238,7 @@ Status lower_softmax(Diag *d, Lowering *l, ModelNode *n)
     return lower_emit(d, l, n, &call, (int[]){y, soft});
 }
 
-/* ---- losses
- * ---------------------------------------------------------------------------------------------------------- */
+/* ---- losses ------------------------------------------------------------------------------------------------------ */
 
 Status lower_cross_entropy(Diag *d, Lowering *l, ModelNode *n)
 {

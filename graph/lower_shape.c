@@ -163,8 +163,7 @@ Status lower_tile(Diag *d, Lowering *l, ModelNode *n)
     return lower_emit(d, l, n, &call, (int[]){y, x});
 }
 
-/* ---- Gather
- * ---------------------------------------------------------------------------------------------------------- */
+/* ---- Gather ------------------------------------------------------------------------------------------------------ */
 
 /* Known indices that form a progression, as one index or a range does: start and step. */
 static bool is_progression(const Value *ids, int64_t size, int64_t *start, int64_t *step)

@@ -65,6 +65,7 @@ typedef struct Model {
     int n_output, *output;
     int64_t folded_bytes; /* that constant folding took from the arena */
     VEC(MappedFile) map; /* the file and its external data; model_close unmaps them */
+    const void **fed; /* by input: its contents in its type where they are known before (model_feed), else NULL */
 } Model;
 
 typedef struct DimBinding {
@@ -89,6 +90,7 @@ typedef struct ModelOptions {
     const char **train, **freeze, **tie; /* --train GLOB, --freeze GLOB, --tie A=B or A=B^T */
     ferry_dtype precision;     /* FERRY_F32 or FERRY_F64 */
     bool allow_missing_data;   /* shapes are enough: profile, plan, emit --random-init */
+    bool forward;              /* only to be run once: loss, train, freeze and tie mean nothing */
     const char *dump_after;    /* pass whose result is printed to stderr, NULL for none */
 } ModelOptions;
 
@@ -102,6 +104,16 @@ void model_close(Model *m);
 /* Binds symbolic input dimensions. Unbound ones are ST_USAGE and listed with a command to paste; a binding that names
  * nothing in the model is ST_USAGE as well. */
 Status model_bind(Diag *d, Model *m, const ModelOptions *options);
+
+/* For a model that is only run: gives the inputs their contents (`feed` by name, which must live as long as the model) and
+ * binds all dimensions by the shapes of these, with options->dim and options->shape, which must agree. Every input is
+ * needed. ST_USAGE names an input that is missing or that the model does not have; ST_MODEL one whose shape or type
+ * does not fit: whole numbers may have another type as long as the values fit, floating ones a narrower one. */
+Status model_feed(Diag *d, Model *m, const ModelOptions *options, int n_feed, const ferry_tensor *feed);
+/* needs: fed inputs   fills: data of the inputs from which shapes, axes and the like are computed, and of those that only
+ * folding can work on   keeps: everything else
+ * So that shape inference sees the values that it has to know when compiling; other inputs stay open. */
+Status model_know_inputs(Diag *d, Model *m);
 
 /* needs: bound inputs   fills: dtype, rank, dim of every value; data of values that depend on no input's contents
  * keeps: node order     spoils: nodes whose outputs are all known become dead, as do nodes that no output needs

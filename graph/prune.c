@@ -1,11 +1,14 @@
-/* prune.c - removing what the loss does not need. */
+/* prune.c - removing what the loss, or the outputs of a forward graph, do not need. */
 #include "graph/lower.h"
 
-/* needed[root]: the loss depends on it. Nodes are in execution order, so one sweep backwards finds them all; of several
+/* needed[root]: the loss, or an output of a forward graph, depends on it. Nodes are in execution order, so one sweep backwards finds them all; of several
  * nodes that write one tensor (the parts of a concatenation) all are needed. */
 static void find_needed(const Graph *g, bool *needed, bool *keep_node)
 {
-    needed[graph_root(g, g->loss)] = true;
+    if (g->loss >= 0)
+        needed[graph_root(g, g->loss)] = true;
+    for (int i = 0; i < g->n_output; i++)
+        needed[graph_root(g, g->output[i])] = true;
     for (int i = g->node.count - 1; i >= 0; i--) {
         const Node *n = &g->node.at[i];
         int n_out = node_n_out(n);
@@ -26,7 +29,7 @@ static void drop_params(Diag *d, Graph *g, const bool *needed)
             g->param[kept++] = g->param[p];
             continue;
         }
-        if (g->param[p].trainable)
+        if (g->param[p].trainable && !g->forward)
             diag_warn(d, "%s: parameter '%s' does not influence the loss; it is not trained", g->model->path,
                       g->param[p].name);
     }
@@ -65,7 +68,10 @@ Status graph_sweep_tensors(Diag *d, Graph *g)
     int *to = ARENA_NEW(g->arena, int, g->tensor.count);
     if (to == NULL)
         return diag_oom(d);
-    to[g->loss] = 1;
+    if (g->loss >= 0)
+        to[g->loss] = 1;
+    for (int i = 0; i < g->n_output; i++)
+        to[g->output[i]] = 1;
     for (int i = 0; i < g->n_input; i++)
         to[g->input[i]] = 1;
     for (int p = 0; p < g->n_param; p++) {
@@ -106,6 +112,8 @@ Status graph_sweep_tensors(Diag *d, Graph *g)
     }
     for (int i = 0; i < g->n_input; i++)
         g->input[i] = to[g->input[i]];
-    g->loss = to[g->loss];
+    for (int i = 0; i < g->n_output; i++)
+        g->output[i] = to[g->output[i]];
+    g->loss = g->loss >= 0 ? to[g->loss] : -1;
     return ST_OK;
 }

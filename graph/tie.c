@@ -8,8 +8,7 @@
 
 #include "graph/lower.h"
 
-/* ---- comparing values
- * ------------------------------------------------------------------------------------------------ */
+/* ---- comparing values -------------------------------------------------------------------------------------------- */
 
 static int64_t file_bytes(const Param *p)
 {
@@ -46,8 +45,7 @@ static bool same_values(const Graph *g, const Param *a, const Param *b, bool tra
     return true;
 }
 
-/* ---- merging
- * --------------------------------------------------------------------------------------------------------- */
+/* ---- merging ----------------------------------------------------------------------------------------------------- */
 
 /* Every node that reads the parameter does so as a LINEAR's matrix in the parameter's own shape: trans_b can flip. */
 static bool only_linear(const Graph *g, int tensor)
@@ -174,8 +172,7 @@ static Status merge(Diag *d, Graph *g, int first, int second, bool transposed)
     return ST_OK;
 }
 
-/* ---- by value
- * -------------------------------------------------------------------------------------------------------- */
+/* ---- by value ---------------------------------------------------------------------------------------------------- */
 
 static Status tie_by_value(Diag *d, Graph *g)
 {
@@ -196,8 +193,7 @@ static Status tie_by_value(Diag *d, Graph *g)
     return ST_OK;
 }
 
-/* ---- by name
- * --------------------------------------------------------------------------------------------------------- */
+/* ---- by name ----------------------------------------------------------------------------------------------------- */
 
 /* The parameter with this name, or that has it as an alias; -1. */
 static int find_param(const Graph *g, const char *name, size_t length, bool *transposed)
@@ -279,8 +275,7 @@ static Status tie_by_name(Diag *d, Graph *g, const char *option)
     return diag_hint(d, "A=B or A=B^T with the names that 'ferryc inspect' lists");
 }
 
-/* ---- the pass
- * -------------------------------------------------------------------------------------------------------- */
+/* ---- the pass ---------------------------------------------------------------------------------------------------- */
 
 static bool any_name_matches(const Param *p, int n, const char **glob)
 {

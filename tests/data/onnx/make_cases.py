@@ -1,5 +1,6 @@
-"""Writes cases23.onnx, cases12.onnx and cases9.onnx beside this file: many small graphs in one model each. A case NAME has
-its inputs as Constant nodes, one operator, outputs NAME/out0, .. and initializers NAME/expect0, .. with what they are.
+"""Writes cases23.onnx, cases12.onnx and cases9.onnx beside this file: many small graphs in one model each. A case NAME
+has its inputs as Constant nodes, one operator, outputs NAME/out0, .. and initializers NAME/expect0, .. with what they
+are.
 
 opset 23: the cases of ONNX's own operator tests (package onnx), kept when onnxruntime agrees at that opset.
 opsets 12 and 9: written here for the older forms of operators; onnxruntime computes what is expected.
@@ -12,7 +13,8 @@ import onnxruntime as ort
 from onnx import TensorProto, helper, numpy_helper
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-OPS = [line[4:line.index(",")] for line in open(os.path.join(HERE, "../../../graph/ops.def")) if line.startswith("ROW(")]
+with open(os.path.join(HERE, "../../../graph/ops.def")) as table:
+    OPS = [line[4:line.index(",")] for line in table if line.startswith("ROW(")]
 MOST_BYTES = 700
 SKIP = {"Dropout", "Constant"}
 TYPES = "bool float16 float32 float64 int8 int16 int32 int64 uint8 uint16 uint32 uint64".split()
@@ -22,7 +24,8 @@ def run_case(op_node, inputs, opset):
     names = [n for n in op_node.input if n]
     graph = helper.make_graph(
         [op_node], "case",
-        [helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(a.dtype), a.shape) for n, a in zip(names, inputs)],
+        [helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(a.dtype), a.shape)
+         for n, a in zip(names, inputs)],
         [onnx.ValueInfoProto(name=n) for n in op_node.output if n])
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
     options = ort.SessionOptions()
@@ -91,6 +94,8 @@ def older():
     small = rng.integers(-9, 9, (3, 2)).astype(np.int64)
     i64 = lambda *v: np.array(v, dtype=np.int64)
     f32 = lambda v: np.array(v, dtype=np.float32)
+    labels = i64(0, 2, 1, 0, 1, 1, 0, 2).reshape(2, 4)
+    ignored = np.where(labels == 2, -100, labels)
     both = [
         ("softmax_flat", "Softmax", [x], 1, dict(axis=1)),
         ("softmax_default", "Softmax", [x], 1, {}),
@@ -153,15 +158,16 @@ def older():
         ("scatter_nd", "ScatterND", [small, i64(2, 0).reshape(2, 1), i64(1, 2, 3, 4).reshape(2, 2)], 1, {}),
         ("less_equal", "LessOrEqual", [small, i64(0, 1)], 1, {}),
         ("pow_mixed", "Pow", [small, f32([2, 3])], 1, {}),
-        ("sce", "SoftmaxCrossEntropyLoss", [x, i64(0, 2, 1, -100, 1, 1, 0, 2).reshape(2, 4)], 1, dict(ignore_index=-100)),
-        ("sce_none", "SoftmaxCrossEntropyLoss", [x, i64(0, 2, 1, 0, 1, 1, 0, 2).reshape(2, 4)], 2, dict(reduction="none")),
+        ("sce", "SoftmaxCrossEntropyLoss", [x, ignored], 1, dict(ignore_index=-100)),
+        ("sce_none", "SoftmaxCrossEntropyLoss", [x, labels], 2, dict(reduction="none")),
         ("erf", "Erf", [x], 1, {}),
     ]
     for opset, specs in ((9, both + nine), (12, both + twelve)):
         cases = Cases(opset)
         for name, op, inputs, outputs, attrs in specs:
             inputs = [np.asarray(a) for a in inputs]
-            node = helper.make_node(op, [f"i{k}" for k in range(len(inputs))], [f"o{k}" for k in range(outputs)], **attrs)
+            names_in, names_out = [f"i{k}" for k in range(len(inputs))], [f"o{k}" for k in range(outputs)]
+            node = helper.make_node(op, names_in, names_out, **attrs)
             try:
                 cases.add(name, node, inputs, run_case(node, inputs, opset))
             except Exception as e:  # onnxruntime has not every old type

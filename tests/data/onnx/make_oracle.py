@@ -2,8 +2,8 @@
 
     python tests/data/onnx/make_oracle.py tests/models/gpt2/ts.onnx OUT.expect batch=4 seq=32
 
-One line a value that a node computes: name, type, shape, and, when it depends neither on the contents of the inputs nor on the
-weights (found by changing both), the sum over its bytes b[i] * (i % 65521 + 1) modulo 2^64.
+One line a value that a node computes: name, type, shape, and, when it depends neither on the contents of the inputs nor
+on the weights (found by changing both), the sum over its bytes b[i] * (i % 65521 + 1) modulo 2^64.
 """
 import sys
 
