@@ -102,6 +102,19 @@ bool glob_match(const char *pattern, const char *name);
 Status file_read(Diag *d, const char *path, int64_t max_bytes, uint8_t **out, int64_t *out_size);
 /* Writes through a temporary file in the same folder, fsync and rename: never half a file. */
 Status file_write(Diag *d, const char *path, const void *data, size_t size);
+/* The same in pieces: open, puts, sync, then commit, which gives the file its name. Several files that belong together are
+ * synced before the first of them is committed. Whatever fails, abandon takes everything back; it is allowed after commit and
+ * on a zeroed writer, where it does nothing. */
+typedef struct FileWriter {
+    bool open, replaces;
+    int fd, mode; /* of the temporary file; permissions of the file that it replaces */
+    char path[4096], target[4096], dir[4096], temporary[4096]; /* as asked for; links resolved; its folder; until commit */
+} FileWriter;
+Status file_writer_open(Diag *d, const char *path, FileWriter *out);
+Status file_writer_put(Diag *d, FileWriter *w, const void *data, size_t size);
+Status file_writer_sync(Diag *d, FileWriter *w);
+Status file_writer_commit(Diag *d, FileWriter *w);
+void file_writer_abandon(FileWriter *w);
 bool file_exists(const char *path);
 /* dir part of path ("." when none) / joined path, in the arena. An absolute `name` is returned as it is. */
 char *path_dir(Arena *a, const char *path);

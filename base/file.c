@@ -204,44 +204,84 @@ static Status find_target(Diag *d, const char *path, char target[PATH_MAX], stru
     return ST_OK;
 }
 
-Status file_write(Diag *d, const char *path, const void *data, size_t size)
+Status file_writer_open(Diag *d, const char *path, FileWriter *w)
 {
-    char target[PATH_MAX], dir[PATH_MAX], temporary[PATH_MAX];
+    _Static_assert(sizeof w->path == PATH_MAX, "paths of FileWriter");
     struct stat st;
-    bool exists;
-    TRY(find_target(d, path, target, &st, &exists));
+    memset(w, 0, sizeof *w);
+    TRY(find_target(d, path, w->target, &st, &w->replaces));
+    strcpy(w->path, path);
+    w->mode = w->replaces ? st.st_mode & 0777 : 0;
 
-    char *slash = strrchr(target, '/');
+    char *slash = strrchr(w->target, '/');
     if (slash && slash[1] == '\0')
         return diag_fail(d, ST_USAGE, "%s: is no name for a file", path);
     if (slash)
-        snprintf(dir, sizeof dir, "%.*s", slash == target ? 1 : (int)(slash - target), target);
+        snprintf(w->dir, sizeof w->dir, "%.*s", slash == w->target ? 1 : (int)(slash - w->target), w->target);
     else
-        strcpy(dir, ".");
+        strcpy(w->dir, ".");
 
-    int fd = temporary_open(dir, temporary);
-    if (fd < 0) {
+    w->fd = temporary_open(w->dir, w->temporary);
+    if (w->fd < 0) {
         Status status = names_nothing(errno) ? ST_USAGE : ST_FAILED;
-        return diag_fail(d, status, "%s: cannot write into its folder %s: %s", path, dir, strerror(errno));
+        return diag_fail(d, status, "%s: cannot write into its folder %s: %s", path, w->dir, strerror(errno));
     }
-    /* A file that is replaced hands on its permissions. */
-    bool ok = (!exists || fchmod(fd, st.st_mode & 0777) == 0) && write_all(fd, data, size) && fsync(fd) == 0;
-    int error = errno;
-    if (close(fd) != 0 && ok) {
-        ok = false;
-        error = errno;
-    }
-    if (ok && rename(temporary, target) != 0) {
-        ok = false;
-        error = errno;
-    }
-    if (!ok) {
-        unlink(temporary);
-        return diag_fail(d, ST_FAILED, "%s: cannot write: %s", path, strerror(error));
-    }
-    if (!folder_sync(dir))
-        return diag_fail(d, ST_FAILED, "%s: written, but its folder cannot be synchronised: %s", path, strerror(errno));
+    w->open = true;
     return ST_OK;
+}
+
+static Status writer_failed(Diag *d, const FileWriter *w)
+{
+    return diag_fail(d, ST_FAILED, "%s: cannot write: %s", w->path, strerror(errno));
+}
+
+Status file_writer_put(Diag *d, FileWriter *w, const void *data, size_t size)
+{
+    return write_all(w->fd, data, size) ? ST_OK : writer_failed(d, w);
+}
+
+Status file_writer_sync(Diag *d, FileWriter *w)
+{
+    /* A file that is replaced hands on its permissions. */
+    bool ok = (!w->replaces || fchmod(w->fd, (mode_t)w->mode) == 0) && fsync(w->fd) == 0;
+    return ok ? ST_OK : writer_failed(d, w);
+}
+
+Status file_writer_commit(Diag *d, FileWriter *w)
+{
+    int fd = w->fd;
+    w->fd = -1;
+    if (close(fd) != 0 || rename(w->temporary, w->target) != 0)
+        return writer_failed(d, w);
+    w->open = false;
+    if (!folder_sync(w->dir))
+        return diag_fail(d, ST_FAILED, "%s: written, but its folder cannot be synchronised: %s", w->path,
+                         strerror(errno));
+    return ST_OK;
+}
+
+void file_writer_abandon(FileWriter *w)
+{
+    if (!w->open)
+        return;
+    if (w->fd >= 0)
+        close(w->fd);
+    unlink(w->temporary);
+    w->open = false;
+}
+
+Status file_write(Diag *d, const char *path, const void *data, size_t size)
+{
+    FileWriter w;
+    Status status = file_writer_open(d, path, &w);
+    if (status == ST_OK)
+        status = file_writer_put(d, &w, data, size);
+    if (status == ST_OK)
+        status = file_writer_sync(d, &w);
+    if (status == ST_OK)
+        status = file_writer_commit(d, &w);
+    file_writer_abandon(&w);
+    return status;
 }
 
 /* ---- paths

@@ -233,7 +233,7 @@ static Status emit_call(Emitter *e, const Step *step)
         return ST_OK;
     }
     text_add(t, "%s, ", dtype_enum(e, k->dtype));
-    if (k->fn != FERRY_FN_NONE)
+    if (k->fn != FERRY_FN_NONE || k->op == FERRY_OP_SCATTER || k->op == FERRY_OP_SCATTER_GRAD)
         text_add(t, "%s, ", ferry_fn_name(k->fn));
     switch (k->op) {
     case FERRY_OP_LINEAR:
@@ -342,6 +342,46 @@ static Status emit_call(Emitter *e, const Step *step)
         text_add(t, "%s, %s, %s, ", dtype_enum(e, k->dtype2), argument(&c, 4), argument(&c, 5));
         text_add(t, "%" PRId64 ", %" PRId64 ", %" PRId64 ", %" PRId64, k->m, k->n, k->k, k->ignore_index);
         break;
+    case FERRY_OP_LOGSOFTMAX:
+    case FERRY_OP_LOGSOFTMAX_GRAD:
+        for (int i = 0; i < info->n_out + info->n_in; i++)
+            text_add(t, "%s, ", argument(&c, i));
+        text_add(t, "%" PRId64 ", %" PRId64, k->m, k->n);
+        break;
+    case FERRY_OP_DROPOUT: /* the mask follows from the run's seed and the step, so that resuming repeats it */
+        text_add(t, "%s, %s, ", argument(&c, 0), argument(&c, 1));
+        text_add(t, "%" PRId64 ", %.17g, s->seed, s->step, %" PRId64 ", %s", k->n, k->alpha, k->salt, flags(&c));
+        break;
+    case FERRY_OP_RAVEL:
+        text_add(t, "%s, %s, %d, ", argument(&c, 0), argument(&c, 1), k->rank);
+        add_dims(t, k->rank, k->dim);
+        for (int i = 0; i < 2; i++) {
+            text_add(t, ", ");
+            add_dims(t, k->rank, k->stride[i]);
+        }
+        text_add(t, ", %" PRId64 ", ", k->m);
+        add_dims(t, (int)k->m, k->stride[2]);
+        text_add(t, ", %" PRId64, k->k);
+        break;
+    case FERRY_OP_SCATTER:
+        text_add(t, "%s, %s, %s, ", argument(&c, 0), argument(&c, 1), argument(&c, 2));
+        text_add(t, "%s, %s, ", dtype_enum(e, k->dtype2), argument(&c, 3));
+        text_add(t, "%" PRId64 ", %" PRId64 ", %" PRId64, k->m, k->k, k->n);
+        break;
+    case FERRY_OP_SCATTER_GRAD:
+        for (int i = 0; i < 6; i++)
+            text_add(t, "%s, ", argument(&c, i));
+        text_add(t, "%s, %s, ", dtype_enum(e, k->dtype2), argument(&c, 6));
+        text_add(t, "%" PRId64 ", %" PRId64 ", %" PRId64, k->m, k->k, k->n);
+        break;
+    case FERRY_OP_CUMSUM:
+    case FERRY_OP_TOPK: {
+        static const char *const how[4] = {"0", "FERRY_REVERSE", "FERRY_EXCLUSIVE", "FERRY_REVERSE | FERRY_EXCLUSIVE"};
+        text_add(t, "%s, %s, ", argument(&c, 0), argument(&c, 1));
+        text_add(t, "%" PRId64 ", %" PRId64 ", %" PRId64 ", %s", k->m, k->n, k->k,
+                 how[(k->reverse ? 1 : 0) | (k->exclusive ? 2 : 0)]);
+        break;
+    }
     case FERRY_OP_CAST:
     case FERRY_OP_COUNT:
         return diag_fail(e->diag, ST_FAILED, "codegen: kernel %d of node %s has no printer", (int)k->op, n->name);

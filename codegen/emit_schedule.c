@@ -94,7 +94,8 @@ Status emit_schedule_h(Emitter *e)
     text_add(t,
              "} schedule_inputs;\n\n"
              "/* AdamW, as torch.optim.AdamW. clip: largest gradient norm, 0 for none; needs SCHEDULE_CLIP. */\n"
-             "typedef struct schedule_hyper {\n    double lr, beta1, beta2, eps, weight_decay, clip;\n} schedule_hyper;\n\n"
+             "typedef struct schedule_hyper {\n    double lr, beta1, beta2, eps, weight_decay, clip;\n"
+             "    uint64_t seed; /* of dropout: the same seed and step give the same masks, whatever the plan */\n} schedule_hyper;\n\n"
              "typedef struct schedule_result {\n    int64_t step; /* 1, 2, ...; 0 before the first result */\n"
              "    double loss, grad_norm;\n} schedule_result;\n\n"
              "/* Opens the device and takes all memory; DIR is the folder of this file (constants, weights). */\n"
@@ -730,6 +731,8 @@ Status emit_schedule_c(Emitter *e)
                     "    int parity;       /* of the step that is being enqueued */\n"
                     "    int64_t enqueued; /* steps since schedule_open */\n"
                     "    int64_t before;   /* steps of the checkpoint that was loaded */\n"
+                    "    int64_t step;     /* number of the step that is being enqueued */\n"
+                    "    uint64_t seed;    /* of dropout in that step */\n"
                     "    schedule_result last;\n    ferry_tensor param[SCHEDULE_PARAMS];\n"
                     "    ferry_tensor moment[2][SCHEDULE_PARAMS]; /* AdamW's state; data is NULL for a frozen parameter */\n",
                  n_pinned);
@@ -760,8 +763,8 @@ Status emit_schedule_c(Emitter *e)
         text_add_bytes(t, parts.updates.at ? parts.updates.at : "", parts.updates.size);
         text_add(t, "/* ---- one step %s */\n\n", "---------------------------------------------------------------");
         text_add(t, "ferry_status schedule_step(schedule *s, const schedule_inputs *in, const schedule_hyper *h)\n{\n"
-                    "    const ferry_adamw_args args = {h->lr, h->beta1, h->beta2, h->eps, h->weight_decay,\n"
-                    "                                   s->before + s->enqueued + 1};\n");
+                    "    s->step = s->before + s->enqueued + 1;\n    s->seed = h->seed;\n"
+                    "    const ferry_adamw_args args = {h->lr, h->beta1, h->beta2, h->eps, h->weight_decay, s->step};\n");
         text_add_bytes(t, parts.body.at ? parts.body.at : "", parts.body.size);
         text_add(t, "    s->parity = !s->parity;\n    s->enqueued++;\n    return FERRY_OK;\n}\n\n");
         emit_params_table(e);

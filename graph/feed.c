@@ -120,7 +120,7 @@ static Status bind_all(Diag *d, Model *m, const ModelOptions *o, int n_feed, con
         Value *v = &m->value.at[m->input[i]];
         TRY(bind_one(d, m, v, &feed[find_feed(v->name, n_feed, feed)], sizes));
     }
-    return ST_OK;
+    return model_bind(d, m, o); /* nothing is open any more; it refuses options that name nothing in the model */
 }
 
 /* The contents in the input's type. A floating type is only ever widened; f16 and bf16 may come as f32. */

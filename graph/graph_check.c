@@ -61,7 +61,8 @@ static Status check_names(Diag *d, const Graph *g)
 static bool is_id_arg(const ferry_kernel *c, int k)
 {
     return ((c->op == FERRY_OP_EMBEDDING || c->op == FERRY_OP_EMBEDDING_GRAD) && k == 2) ||
-           ((c->op == FERRY_OP_XENT || c->op == FERRY_OP_XENT_GRAD) && k == 4);
+           ((c->op == FERRY_OP_XENT || c->op == FERRY_OP_XENT_GRAD) && k == 4) || (c->op == FERRY_OP_SCATTER && k == 3) ||
+           (c->op == FERRY_OP_SCATTER_GRAD && k == 6);
 }
 
 static ferry_dtype expected_dtype(const ferry_kernel *c, int k)
@@ -69,6 +70,8 @@ static ferry_dtype expected_dtype(const ferry_kernel *c, int k)
     bool compares = c->fn >= FERRY_EQUAL && c->fn <= FERRY_OR;
     if (is_id_arg(c, k) || (c->op == FERRY_OP_CAST && k == 0))
         return c->dtype2;
+    if ((c->op == FERRY_OP_RAVEL || c->op == FERRY_OP_TOPK) && k == 0)
+        return FERRY_I64;
     if ((c->op == FERRY_OP_BINARY && k == 0 && compares) || (c->op == FERRY_OP_WHERE && k == 1))
         return FERRY_BOOL;
     return c->dtype;

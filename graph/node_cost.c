@@ -48,6 +48,8 @@ int64_t node_cost(const Graph *g, const Node *n)
             flops *= (double)c->dim[i];
         break;
     case FERRY_OP_SOFTMAX:
+    case FERRY_OP_LOGSOFTMAX:
+    case FERRY_OP_LOGSOFTMAX_GRAD:
     case FERRY_OP_XENT:
     case FERRY_OP_XENT_GRAD:
         flops = 16 * (double)c->m * (double)c->n * (double)(c->k > 0 ? c->k : 1); /* an exponential an element */

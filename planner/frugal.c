@@ -3,25 +3,30 @@
  * Each move saves bytes and costs time: a loaded unit is read by DHA instead, a gradient is written to host memory instead.
  * Ordered by cost per byte saved and applied one after another, the moves are a path from the start to everything on the host.
  * The places on this path, each judged by the timeline and laid out, are the frontier from which plan_make takes the fastest
- * that fits. What a move costs depends on what is the bottleneck at that place, so there are two kinds of path:
+ * that fits. What a move costs depends on what is the bottleneck at that place, so there are three kinds of path:
  *
  *   priced   units first, gradients after them (at the end of the forward pass, where memory is most often short, there are
  *            no gradients yet). In a few stages the timeline prices every move from where the path stands, and the
  *            cheapest part of what is left is made.
+ *   around   the priced path once more for each large unit, which is moved before all others, and after them: such a unit
+ *            (an embedding) may alone be what a budget needs, or what it must not touch.
  *   mixed    units and gradients together by what the profile says that they add to compute.
  *
  * Places are tried on a grid first and then in the middle of the widest gap in bytes; some are worked on further. */
 #include "planner/plan_search.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 enum {
     STAGES = 4,   /* of a priced path */
     PRICED = 128, /* moves that the timeline prices in a stage: those that save most; the others keep the profile's price */
-    GRID = 16,    /* places of a path tried first */
-    REFINE = 16,  /* places tried in gaps */
-    POINTS = 5,   /* places of a priced path that are worked on further */
-    IMPROVE = 60, /* single changes tried at each of them */
+    GRID = 12,    /* places of a path tried first */
+    REFINE = 10,  /* places tried in gaps */
+    POINTS = 5,   /* parts of a priced path whose ends are worked on further */
+    SIDE_POINTS = 2, /* the same for a path around a large unit */
+    LARGE = 8,    /* a unit is large with this part of all bytes that moves of units save */
+    IMPROVE = 50, /* single changes tried at each of them */
     INHERIT = 6,  /* places after each that start from its work */
     WINDOWS = 4   /* gradient windows: 1, 2, 4, 8 times the largest gradient */
 };
@@ -164,8 +169,8 @@ static Status work_on(Search *s, Candidate *c, Candidate **out)
     return ST_OK;
 }
 
-/* Tries the places of a path; works on some of the first `units` moves. */
-static Status walk(Search *s, const Candidate *from, const Move *move, int n, int units)
+/* Tries the places of a path; works on the ends of `points` parts of the first `units` moves. */
+static Status walk(Search *s, const Candidate *from, const Move *move, int n, int units, int points)
 {
     Path path = {.from = from, .move = move, .n = n, .at = ARENA_NEW(s->a, Candidate *, n + 1)};
     if (!path.at)
@@ -178,22 +183,36 @@ static Status walk(Search *s, const Candidate *from, const Move *move, int n, in
             break;
         TRY(try_at(s, &path, k));
     }
-    for (int i = 0; i <= POINTS && units >= 0; i++) {
-        int k = (int)((int64_t)units * i / POINTS), next = (int)((int64_t)units * (i + 1) / POINTS);
+    for (int i = 0; i <= points && points > 0; i++) {
+        int k = (int)((int64_t)units * i / points), next = (int)((int64_t)units * (i + 1) / points);
         Candidate *worked, *c;
         TRY(try_at(s, &path, k));
         TRY(work_on(s, path.at[k], &worked));
         /* The moves up to the next such place, made from the better choices. */
         Plan p;
         TRY(search_copy(s, &worked->plan, &p));
-        for (int at = k; i < POINTS && at < next; at++) {
+        for (int at = k; i < points && at < next; at++) {
             make_move(s, &p, &move[at]);
             if ((at - k + 1) * INHERIT / (next - k) > (at - k) * INHERIT / (next - k))
                 TRY(search_add(s, &p, "frugal, inherited", &c));
         }
     }
     Candidate *last;
-    return units >= 0 ? work_on(s, path.at[n], &last) : ST_OK;
+    return points > 0 ? work_on(s, path.at[n], &last) : ST_OK;
+}
+
+/* The path of `units` moves with one of them brought to the front or to the end. */
+static void move_one(const Move *from, int units, int n, int which, bool front, Move *to)
+{
+    int at = 0;
+    if (front)
+        to[at++] = from[which];
+    for (int i = 0; i < units; i++)
+        if (i != which)
+            to[at++] = from[i];
+    if (!front)
+        to[at++] = from[which];
+    memcpy(to + units, from + units, (size_t)(n - units) * sizeof *to);
 }
 
 Status search_frugal(Search *s, const Candidate *from)
@@ -204,10 +223,25 @@ Status search_frugal(Search *s, const Candidate *from)
     int units = list_moves(s, &from->plan, false, move), n = units + list_moves(s, &from->plan, true, move + units);
     TRY(price_moves(s, &from->plan, move, units));
     qsort(move + units, (size_t)(n - units), sizeof *move, by_price);
-    TRY(walk(s, from, move, n, units));
+    TRY(walk(s, from, move, n, units, POINTS));
+
+    Move *around = ARENA_NEW(s->a, Move, n);
+    int64_t all = 0;
+    if (!around)
+        return diag_oom(s->d);
+    for (int i = 0; i < units; i++)
+        all += move[i].saves_bytes;
+    for (int i = 0; i < units; i++) {
+        if (move[i].saves_bytes < all / LARGE)
+            continue;
+        for (int front = 0; front < 2; front++) {
+            move_one(move, units, n, i, front, around);
+            TRY(walk(s, from, around, n, units, SIDE_POINTS));
+        }
+    }
 
     units = list_moves(s, &from->plan, false, move);
     n = units + list_moves(s, &from->plan, true, move + units);
     qsort(move, (size_t)n, sizeof *move, by_price);
-    return walk(s, from, move, n, -1);
+    return walk(s, from, move, n, 0, 0);
 }

@@ -124,8 +124,8 @@ static Status add_piece(Packer *p, int buffer, int64_t begin, int64_t bytes)
 }
 
 /* Chunks for a buffer out of the runs of whole free chunks, the longest first; the remainder behind the last whole
- * chunk may lie in any chunk whose beginning is free for it. Returns the new top, or -1 when that is no better than
- * `limit`; pieces are added only then. */
+ * chunk may lie in any chunk whose beginning is free for it. Done only when the pool, in whole chunks, stays smaller
+ * than `limit`. */
 static Status stitch(Packer *p, int buffer, int64_t bytes, int64_t limit, bool *done)
 {
     int64_t chunk = p->chunk, whole = bytes / chunk, rest = bytes % chunk, have = 0;

@@ -60,9 +60,8 @@ Status lives_build(Diag *d, Arena *a, const StepList *s, Lives *out)
     return ST_OK;
 }
 
-static bool knows_all(const Lives *x, const int *clock, const Life *l)
+static bool knows_all(const int *clock, const Life *l)
 {
-    (void)x;
     for (int t = 0; t < STREAM_COUNT; t++)
         if (clock[t] < l->ends[t])
             return false;
@@ -79,7 +78,7 @@ bool life_interval(const Lives *x, const Life *l, StepStream stream, int *begin,
     while (low < high) {
         int middle = (low + high) / 2, step = x->queue[x->first[stream] + middle % per];
         const int *clock = x->order.clock + ((size_t)(middle / per) * (size_t)n_step + (size_t)step) * STREAM_COUNT;
-        if (knows_all(x, clock, l))
+        if (knows_all(clock, l))
             high = middle;
         else
             low = middle + 1;

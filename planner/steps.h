@@ -3,7 +3,7 @@
  * The program is the specification. Each step says which buffers it reads and writes; its meaning is that of running all
  * steps of iteration 1 in order, then those of iteration 2, and so on. Streams run in parallel, so orderings are needed where
  * a step of another stream must come first: read after write, write after read, write after write. steps_build derives them
- * from the accesses, over two iterations, and keeps only those that stream order and the others do not imply: the transitive
+ * from the accesses, over unrolled iterations, and keeps only those that stream order and the others do not imply: the transitive
  * reduction. These are the waits that codegen emits, the timeline respects and verify re-proves from nothing but the list.
  *
  * Happens-before: a step comes after all earlier steps of its stream (in this and earlier iterations), after the steps that it
@@ -69,7 +69,9 @@ typedef struct Access {
     int lag; /* of a buffer with two copies: 1 for the copy of the previous iteration, which STEP_COLLECT hands over */
 } Access;
 
-/* `step` of `distance` iterations earlier (0 or 1) must be over. */
+/* `step` of `distance` iterations earlier (0 or 1) must be over. An event that is recorded once an iteration tells this as long as
+ * the latest record is meant: distance 0, or distance 1 and a later place in the program than the waiting step. STEP_COLLECT
+ * means the record before the latest: its two events need two copies, used in turn. */
 typedef struct Wait {
     int step, distance;
 } Wait;

@@ -63,6 +63,15 @@ Status bench_copy_in(Bench *b, void *p, bool on_device, const void *data, int64_
 
 void bench_progress(Bench *b, const char *name);
 
+static inline int64_t bench_aligned(int64_t bytes)
+{
+    return (bytes + BENCH_ALIGNMENT - 1) / BENCH_ALIGNMENT * BENCH_ALIGNMENT;
+}
+
+/* Load, store, norm and update of a unit; the last three stay as they are when it is frozen. */
+Status host_unit(Bench *b, const Unit *u, Timing timing[4]);
+/* input_load, loss_store and clip of the profile. */
+Status host_edges(Bench *b, Profile *p);
 /* Rates of the classes against each other, by running pairs at once. */
 Status host_contention(Bench *b, DeviceFacts *f);
 

@@ -95,6 +95,20 @@ static int64_t kernel_flops(const ferry_kernel *k, WorkClass *class)
     case FERRY_OP_XENT:
     case FERRY_OP_XENT_GRAD:
         return product((int64_t[]){COSTLY, k->m, k->n, k->k}, 4);
+    case FERRY_OP_LOGSOFTMAX:
+    case FERRY_OP_LOGSOFTMAX_GRAD:
+        return product((int64_t[]){COSTLY, k->m, k->n}, 3);
+    case FERRY_OP_DROPOUT:
+        return product((int64_t[]){COSTLY, k->n}, 2);
+    case FERRY_OP_RAVEL:
+        return product((int64_t[]){k->m, dims}, 2);
+    case FERRY_OP_SCATTER:
+    case FERRY_OP_SCATTER_GRAD:
+        return product((int64_t[]){k->m, k->n}, 2);
+    case FERRY_OP_CUMSUM:
+        return product((int64_t[]){k->m, k->n, k->k}, 3);
+    case FERRY_OP_TOPK:
+        return product((int64_t[]){COSTLY, k->m, k->n}, 3);
     case FERRY_OP_COUNT:
         break;
     }

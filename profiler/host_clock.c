@@ -18,7 +18,7 @@
 
 #include "profiler/bench.h"
 
-/* Stack of a measurement that was made, by the signature of what was measured. */
+/* A measurement that was made, by the hash of a description of what was measured. */
 typedef struct Known {
     char key[33];
     Timing timing[4];
@@ -42,11 +42,6 @@ typedef struct Clock {
     void **pointer;    /* by tensor: what the current combination uses */
     VEC(Known) known;
 } Clock;
-
-static int64_t aligned(int64_t bytes)
-{
-    return (bytes + BENCH_ALIGNMENT - 1) / BENCH_ALIGNMENT * BENCH_ALIGNMENT;
-}
 
 /* ---- valid integers
  * --------------------------------------------------------------------------------------------------- */
@@ -83,6 +78,16 @@ static Status bound_integers(Clock *c, Diag *d)
             break;
         case FERRY_OP_XENT_GRAD:
             bound(g, c->limit, n, 4, n->call.n);
+            break;
+        case FERRY_OP_SCATTER:
+            bound(g, c->limit, n, 3, n->call.k);
+            break;
+        case FERRY_OP_SCATTER_GRAD:
+            bound(g, c->limit, n, 6, n->call.k);
+            break;
+        case FERRY_OP_RAVEL:
+            for (int axis = 0; axis < n->call.m; axis++)
+                bound(g, c->limit, n, 1, n->call.stride[2][axis]);
             break;
         case FERRY_OP_CAST:
         case FERRY_OP_COPY:
@@ -141,8 +146,8 @@ static Status place_roots(Clock *c, int count, char *pinned, Memory *out)
             c->on_gpu[root] = ferry_pool_at(c->bench.pool, out->device_bytes);
             c->on_host[root] = has_host_place(t) ? pinned + out->pinned_bytes : NULL;
         }
-        if (add_overflows_i64(out->device_bytes, aligned(t->bytes), &out->device_bytes) ||
-            (has_host_place(t) && add_overflows_i64(out->pinned_bytes, aligned(t->bytes), &out->pinned_bytes)))
+        if (add_overflows_i64(out->device_bytes, bench_aligned(t->bytes), &out->device_bytes) ||
+            (has_host_place(t) && add_overflows_i64(out->pinned_bytes, bench_aligned(t->bytes), &out->pinned_bytes)))
             return diag_fail(c->bench.diag, ST_MODEL, "tensor '%s': it and its neighbours are larger than any memory",
                              t->name);
     }
@@ -175,7 +180,7 @@ static Status most_memory(Clock *c, Memory *out)
     for (int i = 0; i < g->n_unit; i++) {
         int64_t bytes = 0;
         for (int k = 0; k < g->unit[i].n_param; k++)
-            if (add_overflows_i64(bytes, aligned(g->param[g->unit[i].param[k]].bytes), &bytes))
+            if (add_overflows_i64(bytes, bench_aligned(g->param[g->unit[i].param[k]].bytes), &bytes))
                 return diag_fail(c->bench.diag, ST_MODEL, "unit '%s': larger than any memory", g->unit[i].name);
         if (bytes > out->device_bytes)
             out->device_bytes = bytes;
@@ -350,90 +355,8 @@ static Status measure_segment(Clock *c, int segment, Phase phase, char *pinned)
     return segment_bytes(c, group, l);
 }
 
-/* ---- units: loads, stores, the optimizer
- * ----------------------------------------------------------------------------------- */
-
-typedef struct UnitJob {
-    const Graph *graph;
-    const Unit *unit;
-    char *pinned[4]; /* parameters, gradients, and the optimizer's two states */
-    char *device;
-    double *sum;
-} UnitJob;
-
-typedef Status ParamWork(Bench *b, ferry_stream *s, const UnitJob *job, const Param *p, int index, int64_t at);
-
-static Status each_param(Bench *b, ferry_stream *s, const UnitJob *job, bool trainable, ParamWork *work)
-{
-    int64_t at = 0;
-    for (int i = 0; i < job->unit->n_param; i++) {
-        const Param *p = &job->graph->param[job->unit->param[i]];
-        if (p->trainable || !trainable)
-            TRY(work(b, s, job, p, i, at));
-        at += aligned(p->bytes);
-    }
-    return ST_OK;
-}
-
-static Status load_param(Bench *b, ferry_stream *s, const UnitJob *job, const Param *p, int index, int64_t at)
-{
-    (void)index;
-    return bench_check(b, ferry_copy_h2d(s, job->device + at, job->pinned[0] + at, p->bytes));
-}
-
-static Status store_gradient(Bench *b, ferry_stream *s, const UnitJob *job, const Param *p, int index, int64_t at)
-{
-    (void)index;
-    return bench_check(b, ferry_copy_d2h(s, job->pinned[1] + at, job->device + at, p->bytes));
-}
-
-static Status norm_gradient(Bench *b, ferry_stream *s, const UnitJob *job, const Param *p, int index, int64_t at)
-{
-    return bench_check(b, ferry_sqnorm(s, job->graph->precision, &job->sum[index], job->pinned[1] + at, p->count));
-}
-
-static Status update_param(Bench *b, ferry_stream *s, const UnitJob *job, const Param *p, int index, int64_t at)
-{
-    (void)index;
-    const ferry_adamw_args args = {
-        .lr = 1e-4, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8, .weight_decay = 0.01, .step = 1};
-    return bench_check(b, ferry_adamw(s, job->graph->precision, job->pinned[0] + at, job->pinned[2] + at,
-                                      job->pinned[3] + at, job->pinned[1] + at, NULL, p->count, args));
-}
-
-static Status load_unit(Bench *b, ferry_stream *s, void *job)
-{
-    return each_param(b, s, job, false, load_param);
-}
-
-static Status store_unit(Bench *b, ferry_stream *s, void *job)
-{
-    return each_param(b, s, job, true, store_gradient);
-}
-
-static Status norm_unit(Bench *b, ferry_stream *s, void *job)
-{
-    return each_param(b, s, job, true, norm_gradient);
-}
-
-static Status update_unit(Bench *b, ferry_stream *s, void *job)
-{
-    return each_param(b, s, job, true, update_param);
-}
-
-static Status time_unit(Clock *c, UnitJob *job, int64_t elements, Timing timing[4])
-{
-    Bench *b = &c->bench;
-    for (int i = 0; i < 4; i++)
-        TRY(bench_fill(b, job->pinned[i], false, c->graph->precision, elements, 0));
-    TRY(bench_fill(b, job->device, true, c->graph->precision, elements, 0));
-    TRY(bench_time(b, FERRY_STREAM_LOAD, load_unit, job, &timing[0]));
-    if (job->unit->grad_bytes == 0)
-        return ST_OK;
-    TRY(bench_time(b, FERRY_STREAM_STORE, store_unit, job, &timing[1]));
-    TRY(bench_time(b, FERRY_STREAM_UPDATE, norm_unit, job, &timing[2]));
-    return bench_time(b, FERRY_STREAM_UPDATE, update_unit, job, &timing[3]);
-}
+/* ---- units
+ * ----------------------------------------------------------------------------------------------------------- */
 
 static Status measure_unit(Clock *c, int index)
 {
@@ -443,106 +366,23 @@ static Status measure_unit(Clock *c, int index)
     Text description = {0};
     Known *known = NULL;
     bool found = false;
-    int64_t bytes = 0;
     c->bench.what = out->name;
     text_add(&description, "unit");
     for (int i = 0; i < u->n_param; i++) {
         const Param *p = &g->param[u->param[i]];
-        bytes += aligned(p->bytes);
         text_add(&description, " %lld%s", (long long)p->count, p->trainable ? "" : "-");
     }
     Status status = find_known(c, &description, &found, &known);
     text_free(&description);
     TRY(status);
-    if (!found) {
-        void *pinned, *sum;
-        int64_t four;
-        if (mul_overflows_i64(bytes, 4, &four))
-            return diag_fail(c->bench.diag, ST_MODEL, "unit '%s': larger than any memory", u->name);
-        TRY(bench_pinned(&c->bench, four, &pinned));
-        status = bench_pinned(&c->bench, u->n_param * (int64_t)sizeof(double), &sum);
-        if (status == ST_OK) {
-            UnitJob job = {.graph = g, .unit = u, .device = ferry_pool_at(c->bench.pool, 0), .sum = sum};
-            for (int i = 0; i < 4; i++)
-                job.pinned[i] = (char *)pinned + i * bytes;
-            status = time_unit(c, &job, bytes / (int64_t)ferry_dtype_bytes(g->precision), known->timing);
-            ferry_host_free(c->bench.device, sum);
-        }
-        ferry_host_free(c->bench.device, pinned);
-        TRY(status);
-    }
+    if (!found)
+        TRY(host_unit(&c->bench, u, known->timing));
     out->load = known->timing[0];
     out->store = known->timing[1];
     out->norm = known->timing[2];
     out->update = known->timing[3];
     bench_progress(&c->bench, out->name);
     return ST_OK;
-}
-
-/* ---- inputs, loss, clipping
- * --------------------------------------------------------------------------------------------------- */
-
-typedef struct EdgeJob {
-    const Graph *graph;
-    char *pinned;
-    char *device;
-    int count; /* partial sums */
-} EdgeJob;
-
-/* One after the other into the same place, which fits the largest. */
-static Status load_inputs(Bench *b, ferry_stream *s, void *context)
-{
-    const EdgeJob *job = context;
-    const Graph *g = job->graph;
-    for (int i = 0; i < g->n_input; i++) {
-        const Tensor *t = &g->tensor.at[g->input[i]];
-        if (t->bytes > 0)
-            TRY_FERRY(b, ferry_copy_h2d(s, job->device, job->pinned, t->bytes));
-    }
-    return ST_OK;
-}
-
-static Status store_loss(Bench *b, ferry_stream *s, void *context)
-{
-    const EdgeJob *job = context;
-    return bench_check(b, ferry_copy_d2h(s, job->pinned, job->device, job->graph->tensor.at[job->graph->loss].bytes));
-}
-
-static Status clip_norm(Bench *b, ferry_stream *s, void *context)
-{
-    const EdgeJob *job = context;
-    double *at = (double *)(void *)job->pinned;
-    return bench_check(b, ferry_grad_norm(s, &at[0], &at[1], &at[2], job->count, 1.0));
-}
-
-static Status measure_edges(Clock *c)
-{
-    const Graph *g = c->graph;
-    Bench *b = &c->bench;
-    Profile *p = c->profile;
-    EdgeJob job = {.graph = g, .device = ferry_pool_at(b->pool, 0)};
-    int64_t bytes = g->tensor.at[g->loss].bytes;
-    for (int i = 0; i < g->n_input; i++)
-        if (g->tensor.at[g->input[i]].bytes > bytes)
-            bytes = g->tensor.at[g->input[i]].bytes;
-    for (int i = 0; i < g->n_param; i++)
-        job.count += g->param[i].trainable;
-    int64_t doubles = (int64_t)job.count + 2;
-    if (bytes < doubles * (int64_t)sizeof(double))
-        bytes = doubles * (int64_t)sizeof(double);
-    void *pinned;
-    b->what = "inputs, loss and norm";
-    TRY(bench_pinned(b, bytes, &pinned));
-    job.pinned = pinned;
-    Status status = bench_fill(b, pinned, false, FERRY_F64, doubles, 0);
-    if (status == ST_OK && g->n_input > 0)
-        status = bench_time(b, FERRY_STREAM_LOAD, load_inputs, &job, &p->input_load);
-    if (status == ST_OK)
-        status = bench_time(b, FERRY_STREAM_STORE, store_loss, &job, &p->loss_store);
-    if (status == ST_OK && job.count > 0)
-        status = bench_time(b, FERRY_STREAM_UPDATE, clip_norm, &job, &p->clip);
-    ferry_host_free(b->device, pinned);
-    return status;
 }
 
 /* ---- the whole
@@ -571,7 +411,7 @@ static Status measure_all(Clock *c, char *pinned)
         TRY(measure_segment(c, segment, PHASE_BP, pinned));
     for (int i = 0; i < g->n_unit; i++)
         TRY(measure_unit(c, i));
-    TRY(measure_edges(c));
+    TRY(host_edges(&c->bench, c->profile));
     TRY(host_facts(c, &c->profile->device));
     TRY(host_contention(&c->bench, &c->profile->device));
     bench_progress(&c->bench, "contention");

@@ -133,17 +133,36 @@ typedef enum ferry_fn {
     FERRY_FN_NONE,
     /* unary */
     FERRY_NEG, FERRY_ABS, FERRY_SQRT, FERRY_EXP, FERRY_LOG, FERRY_TANH, FERRY_ERF, FERRY_SIGMOID, FERRY_RELU,
-    FERRY_RECIPROCAL, FERRY_SIN, FERRY_COS, FERRY_SQUARE, FERRY_NOT,
-    /* binary */
-    FERRY_ADD, FERRY_SUB, FERRY_MUL, FERRY_DIV, FERRY_POW, FERRY_MAX, FERRY_MIN,
+    FERRY_RECIPROCAL, FERRY_SIN, FERRY_COS, FERRY_TAN, FERRY_ASIN, FERRY_ACOS, FERRY_ATAN, FERRY_SINH, FERRY_COSH,
+    FERRY_ASINH, FERRY_ACOSH, FERRY_ATANH, FERRY_EXPM1, FERRY_SOFTPLUS, FERRY_SQUARE,
+    FERRY_FLOOR, FERRY_CEIL, FERRY_ROUND /* half to even */, FERRY_SIGN, /* these have the derivative 0 */
+    FERRY_NOT,
+    /* binary; FMOD has the sign of a */
+    FERRY_ADD, FERRY_SUB, FERRY_MUL, FERRY_DIV, FERRY_POW, FERRY_MAX, FERRY_MIN, FERRY_FMOD,
+    /* of whole numbers only; MOD has the sign of b; shifts by the type's bits and more give 0, or -1 of a negative number
+     * that is shifted right */
+    FERRY_MOD, FERRY_SHIFT_LEFT, FERRY_SHIFT_RIGHT, FERRY_BIT_AND, FERRY_BIT_OR, FERRY_BIT_XOR,
     /* comparisons and logic: inputs of the kernel's dtype, output bool */
     FERRY_EQUAL, FERRY_LESS, FERRY_LESS_EQUAL, FERRY_GREATER, FERRY_GREATER_EQUAL, FERRY_AND, FERRY_OR,
-    /* reductions */
+    /* reductions, beside FERRY_MAX and FERRY_MIN */
     FERRY_SUM, FERRY_MEAN,
     FERRY_FN_COUNT,
 } ferry_fn;
 
 const char *ferry_fn_name(ferry_fn f); /* "FERRY_TANH", as in C */
+
+/* Geometry of CONV* and *POOL*. Of the arrays the first `rank` entries count. */
+typedef struct ferry_window {
+    int rank;              /* spatial dimensions, 1 to 3 */
+    int64_t groups;        /* CONV*: channels in and out are split into this many that do not meet; poolings: 1 */
+    int64_t in[3], out[3]; /* sizes of x and of y */
+    int64_t size[3];       /* of the kernel */
+    int64_t step[3];       /* stride of the window */
+    int64_t pad[3];        /* positions before the input; negative: the input's first ones are skipped */
+    int64_t dilation[3];   /* distance of the taps, 1 = neighbours */
+    int64_t pad_end[3];    /* AVGPOOL with count_pad: positions after the input that count */
+    bool count_pad;        /* AVGPOOL: padding counts in the mean */
+} ferry_window;
 
 typedef struct ferry_kernel {
     ferry_op op;
@@ -151,15 +170,19 @@ typedef struct ferry_kernel {
     ferry_dtype dtype;  /* of the arithmetic and of every floating argument */
     ferry_dtype dtype2; /* CAST: of the output; EMBEDDING*, XENT*: of the ids and labels (i64 or i32) */
     bool trans_a, trans_b, accumulate;
+    bool reverse, exclusive;                /* CUMSUM, TOPK */
     int64_t m, k, n;                        /* see each op in ferry_ops.def */
     int rank;                               /* of dim */
     int64_t dim[FERRY_MAX_RANK];            /* iteration space of strided ops; batch dimensions of MATMUL */
     int64_t stride[3][FERRY_MAX_RANK];      /* in elements; 0 broadcasts; which argument: see ferry_ops.def */
     int64_t offset[2];                      /* COPY: first element in y and in x */
     uint32_t axes;                          /* REDUCE: bit i set = dim[i] is reduced */
-    double alpha;                           /* MATMUL and COPY: scale (1 = none); FILL: the value */
-    double eps;                             /* LAYERNORM */
+    double alpha;                           /* MATMUL and COPY: scale (1 = none); FILL: the value; DROPOUT: the share that is dropped */
+    double eps;                             /* LAYERNORM, BATCHNORM* */
     int64_t ignore_index;                   /* XENT */
+    uint64_t seed;                          /* DROPOUT: of the run */
+    int64_t step, salt;                     /* DROPOUT: number of the training step; tells nodes apart */
+    ferry_window window;                    /* CONV*, *POOL* */
     void *arg[FERRY_MAX_ARGS];              /* outputs, then inputs, in the order of ferry_ops.def; NULL = absent */
 } ferry_kernel;
 
@@ -178,7 +201,7 @@ ferry_status ferry_launch(ferry_stream *s, const ferry_kernel *call);
 int64_t ferry_kernel_extent_bytes(const ferry_kernel *call, int arg);
 
 /* Named calls, for emitted code and for people. Shapes as in ferry_ops.def. flags: any of these. */
-enum { FERRY_TRANS_A = 1, FERRY_TRANS_B = 2, FERRY_ACCUMULATE = 4 };
+enum { FERRY_TRANS_A = 1, FERRY_TRANS_B = 2, FERRY_ACCUMULATE = 4, FERRY_REVERSE = 8, FERRY_EXCLUSIVE = 16 };
 
 ferry_status ferry_linear(ferry_stream *s, ferry_dtype t, void *y, const void *x, const void *w, const void *b, int64_t m,
                           int64_t k, int64_t n, unsigned flags);
@@ -227,6 +250,44 @@ ferry_status ferry_xent(ferry_stream *s, ferry_dtype t, void *loss, void *lse, v
 ferry_status ferry_xent_grad(ferry_stream *s, ferry_dtype t, void *dlogits, const void *logits, const void *lse,
                              const void *count, ferry_dtype label_type, const void *labels, const void *dloss, int64_t m,
                              int64_t n, int64_t k, int64_t ignore_index);
+ferry_status ferry_logsoftmax(ferry_stream *s, ferry_dtype t, void *y, const void *x, int64_t m, int64_t n);
+ferry_status ferry_logsoftmax_grad(ferry_stream *s, ferry_dtype t, void *dx, const void *dy, const void *y, int64_t m,
+                                   int64_t n);
+ferry_status ferry_dropout(ferry_stream *s, ferry_dtype t, void *y, const void *x, int64_t n, double ratio, uint64_t seed,
+                           int64_t step, int64_t salt, unsigned flags);
+ferry_status ferry_ravel(ferry_stream *s, ferry_dtype id_type, void *y, const void *ids, int rank, const int64_t *dim,
+                         const int64_t *y_base, const int64_t *ids_stride, int64_t count, const int64_t *sizes, int64_t unit);
+ferry_status ferry_scatter(ferry_stream *s, ferry_dtype t, ferry_fn fn, void *y, const void *data, const void *updates,
+                           ferry_dtype id_type, const void *ids, int64_t m, int64_t k, int64_t n);
+ferry_status ferry_scatter_grad(ferry_stream *s, ferry_dtype t, ferry_fn fn, void *ddata, void *dupdates, const void *dy,
+                                const void *data, const void *updates, const void *y, ferry_dtype id_type, const void *ids,
+                                int64_t m, int64_t k, int64_t n);
+ferry_status ferry_cumsum(ferry_stream *s, ferry_dtype t, void *y, const void *x, int64_t m, int64_t n, int64_t k,
+                          unsigned flags);
+ferry_status ferry_topk(ferry_stream *s, ferry_dtype t, void *ids, const void *x, int64_t m, int64_t n, int64_t k,
+                        unsigned flags);
+
+ferry_status ferry_conv(ferry_stream *s, ferry_dtype t, void *y, const void *x, const void *w, const void *b, int64_t m,
+                        int64_t k, int64_t n, const ferry_window *window);
+ferry_status ferry_conv_dx(ferry_stream *s, ferry_dtype t, void *dx, const void *dy, const void *w, const void *b,
+                           int64_t m, int64_t k, int64_t n, const ferry_window *window, unsigned flags);
+ferry_status ferry_conv_dw(ferry_stream *s, ferry_dtype t, void *dw, const void *x, const void *dy, int64_t m, int64_t k,
+                           int64_t n, const ferry_window *window, unsigned flags);
+ferry_status ferry_maxpool(ferry_stream *s, ferry_dtype t, void *y, void *index, const void *x, int64_t m,
+                           const ferry_window *window);
+ferry_status ferry_maxpool_grad(ferry_stream *s, ferry_dtype t, void *dx, const void *dy, const void *index, int64_t m,
+                                const ferry_window *window, unsigned flags);
+ferry_status ferry_avgpool(ferry_stream *s, ferry_dtype t, ferry_fn fn, void *y, const void *x, int64_t m,
+                           const ferry_window *window);
+ferry_status ferry_avgpool_grad(ferry_stream *s, ferry_dtype t, ferry_fn fn, void *dx, const void *dy, int64_t m,
+                                const ferry_window *window, unsigned flags);
+ferry_status ferry_batchnorm(ferry_stream *s, ferry_dtype t, void *y, const void *x, const void *scale, const void *bias,
+                             const void *mean, const void *var, int64_t m, int64_t n, int64_t k, double eps);
+ferry_status ferry_batchnorm_dx(ferry_stream *s, ferry_dtype t, void *dx, const void *dy, const void *scale,
+                                const void *var, int64_t m, int64_t n, int64_t k, double eps);
+ferry_status ferry_batchnorm_dp(ferry_stream *s, ferry_dtype t, void *dscale, void *dbias, const void *dy, const void *x,
+                                const void *mean, const void *var, int64_t m, int64_t n, int64_t k, double eps,
+                                unsigned flags);
 
 /* ---- the optimizer: CPU work on an UPDATE stream, host memory only ---------------------------------------------- */
 

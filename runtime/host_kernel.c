@@ -22,6 +22,13 @@ static bool is_move(const ferry_kernel *k)
     }
 }
 
+/* On ids, or on elements of any type: host_index.c. */
+static bool is_index(const ferry_kernel *k)
+{
+    return k->op == FERRY_OP_RAVEL || k->op == FERRY_OP_TOPK || (k->op == FERRY_OP_SCATTER && k->fn == FERRY_FN_NONE) ||
+           (k->op == FERRY_OP_CUMSUM && !is_host_float(k->dtype));
+}
+
 static bool is_product(const ferry_kernel *k)
 {
     return k->op == FERRY_OP_LINEAR || k->op == FERRY_OP_LINEAR_DX || k->op == FERRY_OP_LINEAR_DW ||
@@ -31,16 +38,17 @@ static bool is_product(const ferry_kernel *k)
 ferry_status ferryi_host_supports(const ferry_kernel *k)
 {
     const char *name = ferry_op_get(k->op)->name;
-    if (is_move(k)) {
+    if (is_move(k) || k->op == FERRY_OP_RAVEL || (k->op == FERRY_OP_SCATTER && k->fn == FERRY_FN_NONE)) {
         return FERRY_OK;
     }
     if (is_product(k) && (k->m > INT32_MAX || k->k > INT32_MAX || k->n > INT32_MAX)) {
         return ferryi_fail(FERRY_USAGE, "kernel %s: the host multiplies matrices of at most 2^31 - 1 rows and columns",
                            name);
     }
-    bool whole = k->op == FERRY_OP_UNARY || k->op == FERRY_OP_BINARY || k->op == FERRY_OP_REDUCE;
+    bool whole = k->op == FERRY_OP_UNARY || k->op == FERRY_OP_BINARY || k->op == FERRY_OP_REDUCE ||
+                 k->op == FERRY_OP_CUMSUM || k->op == FERRY_OP_TOPK;
     bool has =
-        is_host_float(k->dtype) || (whole && k->dtype != FERRY_F16 && k->dtype != FERRY_BF16 && k->dtype != FERRY_U64);
+        is_host_float(k->dtype) || (whole && k->dtype != FERRY_F16 && k->dtype != FERRY_BF16);
     if (!has) {
         return ferryi_fail(FERRY_USAGE, "kernel %s: the host device does not compute in %s; use f32 or f64", name,
                            ferry_dtype_name(k->dtype));
@@ -51,6 +59,9 @@ ferry_status ferryi_host_supports(const ferry_kernel *k)
 ferry_status ferryi_host_kernel(bool reference, const ferry_kernel *k)
 {
     bool move = is_move(k), done = false;
+    if (is_index(k)) {
+        return ferryi_ref_index(k);
+    }
     if (!reference) {
         ferry_status status = move                    ? ferryi_fast_move(k, &done)
                               : k->dtype == FERRY_F32 ? ferryi_fast_f32(k, &done)

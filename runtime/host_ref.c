@@ -1,5 +1,6 @@
 /* host_ref.c - the references of host_ref.inc for f32 and f64. */
 #include "runtime/host.h"
+#include "runtime/random.h"
 
 #include <math.h>
 
@@ -7,6 +8,7 @@
 #define F(name) name##_f32
 #define M(name) name##f
 #include "runtime/host_scalar.inc"
+#include "runtime/host_index.inc"
 #include "runtime/host_ref.inc"
 #undef T
 #undef F
@@ -16,6 +18,7 @@
 #define F(name) name##_f64
 #define M(name) name
 #include "runtime/host_scalar.inc"
+#include "runtime/host_index.inc"
 #include "runtime/host_ref.inc"
 #undef T
 #undef F

@@ -18,11 +18,58 @@ const ferry_op_info *ferry_op_get(ferry_op op)
 }
 
 static const char *const fn_names[FERRY_FN_COUNT] = {
-    "FERRY_FN_NONE",    "FERRY_NEG",     "FERRY_ABS",           "FERRY_SQRT", "FERRY_EXP",        "FERRY_LOG",
-    "FERRY_TANH",       "FERRY_ERF",     "FERRY_SIGMOID",       "FERRY_RELU", "FERRY_RECIPROCAL", "FERRY_SIN",
-    "FERRY_COS",        "FERRY_SQUARE",  "FERRY_NOT",           "FERRY_ADD",  "FERRY_SUB",        "FERRY_MUL",
-    "FERRY_DIV",        "FERRY_POW",     "FERRY_MAX",           "FERRY_MIN",  "FERRY_EQUAL",      "FERRY_LESS",
-    "FERRY_LESS_EQUAL", "FERRY_GREATER", "FERRY_GREATER_EQUAL", "FERRY_AND",  "FERRY_OR",         "FERRY_SUM",
+    "FERRY_FN_NONE",
+    "FERRY_NEG",
+    "FERRY_ABS",
+    "FERRY_SQRT",
+    "FERRY_EXP",
+    "FERRY_LOG",
+    "FERRY_TANH",
+    "FERRY_ERF",
+    "FERRY_SIGMOID",
+    "FERRY_RELU",
+    "FERRY_RECIPROCAL",
+    "FERRY_SIN",
+    "FERRY_COS",
+    "FERRY_TAN",
+    "FERRY_ASIN",
+    "FERRY_ACOS",
+    "FERRY_ATAN",
+    "FERRY_SINH",
+    "FERRY_COSH",
+    "FERRY_ASINH",
+    "FERRY_ACOSH",
+    "FERRY_ATANH",
+    "FERRY_EXPM1",
+    "FERRY_SOFTPLUS",
+    "FERRY_SQUARE",
+    "FERRY_FLOOR",
+    "FERRY_CEIL",
+    "FERRY_ROUND",
+    "FERRY_SIGN",
+    "FERRY_NOT",
+    "FERRY_ADD",
+    "FERRY_SUB",
+    "FERRY_MUL",
+    "FERRY_DIV",
+    "FERRY_POW",
+    "FERRY_MAX",
+    "FERRY_MIN",
+    "FERRY_FMOD",
+    "FERRY_MOD",
+    "FERRY_SHIFT_LEFT",
+    "FERRY_SHIFT_RIGHT",
+    "FERRY_BIT_AND",
+    "FERRY_BIT_OR",
+    "FERRY_BIT_XOR",
+    "FERRY_EQUAL",
+    "FERRY_LESS",
+    "FERRY_LESS_EQUAL",
+    "FERRY_GREATER",
+    "FERRY_GREATER_EQUAL",
+    "FERRY_AND",
+    "FERRY_OR",
+    "FERRY_SUM",
     "FERRY_MEAN",
 };
 
@@ -63,6 +110,13 @@ static ferry_dtype arg_dtype(const ferry_kernel *c, int arg)
     case FERRY_OP_XENT:
     case FERRY_OP_XENT_GRAD:
         return arg == 4 ? c->dtype2 : c->dtype;
+    case FERRY_OP_RAVEL:
+    case FERRY_OP_TOPK:
+        return arg == 0 ? FERRY_I64 : c->dtype;
+    case FERRY_OP_SCATTER:
+        return arg == 3 ? c->dtype2 : c->dtype;
+    case FERRY_OP_SCATTER_GRAD:
+        return arg == 6 ? c->dtype2 : c->dtype;
     default:
         return c->dtype;
     }
@@ -186,6 +240,25 @@ static bool arg_elements(const ferry_kernel *c, int arg, int64_t *out)
         fits = fits && ferryi_mul(mn, c->k, &mn);
         *out = fits ? (int64_t[]){mn, mn, mk, 1, mk, 1}[arg] : 0;
         return fits;
+    case FERRY_OP_LOGSOFTMAX:
+    case FERRY_OP_LOGSOFTMAX_GRAD:
+        return ferryi_mul(c->m, c->n, out);
+    case FERRY_OP_DROPOUT:
+        *out = c->n;
+        return c->n >= 0;
+    case FERRY_OP_RAVEL:
+        return arg == 0 ? product(c->rank, c->dim, 0, out) : strided(c->rank, c->dim, c->stride[1], 0, c->m, out);
+    case FERRY_OP_SCATTER: /* y[k,n]; data[k,n], updates[m,n], ids[m] */
+        *out = fits ? (int64_t[]){kn, kn, mn, c->m}[arg] : 0;
+        return fits;
+    case FERRY_OP_SCATTER_GRAD: /* ddata[k,n], dupdates[m,n]; dy[k,n], data[k,n], updates[m,n], y[k,n], ids[m] */
+        *out = fits ? (int64_t[]){kn, mn, kn, kn, mn, kn, c->m}[arg] : 0;
+        return fits;
+    case FERRY_OP_CUMSUM:
+        return fits && ferryi_mul(mn, c->k, out);
+    case FERRY_OP_TOPK: /* ids[m,k]; x[m,n] */
+        *out = fits ? (int64_t[]){mk, mn}[arg] : 0;
+        return fits;
     default:
         return false;
     }
@@ -226,7 +299,11 @@ static const char *check_types(const ferry_kernel *c)
         if (f < FERRY_NEG || f > FERRY_NOT) {
             return "fn is not a unary function";
         }
-        if (is_float(t) ? f == FERRY_NOT : t == FERRY_BOOL ? f != FERRY_NOT : f > FERRY_ABS || !is_signed(t)) {
+        if (is_float(t)         ? f == FERRY_NOT
+            : t == FERRY_BOOL   ? f != FERRY_NOT
+            : f == FERRY_SIGN   ? false
+            : f > FERRY_ABS     ? true
+                                : !is_signed(t)) {
             return "the function does not exist for this type";
         }
         return NULL;
@@ -238,20 +315,24 @@ static const char *check_types(const ferry_kernel *c)
         if (f < FERRY_ADD || f > FERRY_OR) {
             return "fn is not a binary function";
         }
-        if (t == FERRY_BOOL ? f != FERRY_EQUAL && f < FERRY_AND : f >= FERRY_AND) {
+        if (t == FERRY_BOOL ? f != FERRY_EQUAL && f < FERRY_AND
+                            : f >= FERRY_AND || (is_float(t) && f >= FERRY_MOD && f <= FERRY_BIT_XOR)) {
             return "the function does not exist for this type";
         }
         return NULL;
     case FERRY_OP_BINARY_GRAD_A:
     case FERRY_OP_BINARY_GRAD_B:
         return !is_float(t)                     ? "needs a floating type"
-               : f < FERRY_ADD || f > FERRY_MIN ? "fn is not a binary function with a derivative"
+               : f < FERRY_ADD || f > FERRY_FMOD ? "fn is not a binary function with a derivative"
                                                 : NULL;
     case FERRY_OP_REDUCE:
-        if (f != FERRY_SUM && f != FERRY_MEAN) {
-            return "fn is not FERRY_SUM or FERRY_MEAN";
+        if (f != FERRY_SUM && f != FERRY_MEAN && f != FERRY_MAX && f != FERRY_MIN) {
+            return "fn is not FERRY_SUM, FERRY_MEAN, FERRY_MAX or FERRY_MIN";
         }
-        return is_float(t) || (f == FERRY_SUM && t != FERRY_BOOL) ? NULL : "the function does not exist for this type";
+        if (c->accumulate && f != FERRY_SUM && f != FERRY_MEAN) {
+            return "only sums and means accumulate";
+        }
+        return is_float(t) || (f != FERRY_MEAN && t != FERRY_BOOL) ? NULL : "the function does not exist for this type";
     case FERRY_OP_COPY:
         return !is_float(t) && (c->alpha != 1 || c->accumulate) ? "scale and accumulate need a floating type" : NULL;
     case FERRY_OP_CAST:
@@ -267,6 +348,20 @@ static const char *check_types(const ferry_kernel *c)
             return "ids and labels must be i64 or i32";
         }
         return is_float(t) || c->op == FERRY_OP_EMBEDDING ? NULL : "needs a floating type";
+    case FERRY_OP_RAVEL:
+        return t != FERRY_I64 && t != FERRY_I32 ? "ids must be i64 or i32" : NULL;
+    case FERRY_OP_SCATTER:
+    case FERRY_OP_SCATTER_GRAD:
+        if (c->dtype2 != FERRY_I64 && c->dtype2 != FERRY_I32) {
+            return "ids must be i64 or i32";
+        }
+        if (f != FERRY_FN_NONE && f != FERRY_ADD && f != FERRY_MUL && f != FERRY_MAX && f != FERRY_MIN) {
+            return "fn does not merge updates";
+        }
+        return is_float(t) || (c->op == FERRY_OP_SCATTER && f == FERRY_FN_NONE) ? NULL : "needs a floating type";
+    case FERRY_OP_CUMSUM:
+    case FERRY_OP_TOPK:
+        return t == FERRY_BOOL ? "needs numbers" : NULL;
     default:
         return is_float(t) ? NULL : "needs a floating type";
     }
@@ -282,6 +377,7 @@ static const char *check_flags(const ferry_kernel *c)
     case FERRY_OP_COPY:
     case FERRY_OP_LAYERNORM_DP:
     case FERRY_OP_EMBEDDING_GRAD:
+    case FERRY_OP_DROPOUT:
         break;
     default:
         if (c->accumulate) {
@@ -309,11 +405,12 @@ static bool is_optional(const ferry_kernel *c, int arg)
         return arg == 1;
     case FERRY_OP_XENT_GRAD:
         return arg == 5;
+    case FERRY_OP_SCATTER_GRAD:
+        return arg == 1 || (arg >= 3 && arg <= 5 && (c->fn == FERRY_FN_NONE || c->fn == FERRY_ADD));
     case FERRY_OP_UNARY_GRAD: {
-        bool needs_x = c->fn == FERRY_ABS || c->fn == FERRY_LOG || c->fn == FERRY_ERF || c->fn == FERRY_RELU ||
-                       c->fn == FERRY_SIN || c->fn == FERRY_COS || c->fn == FERRY_SQUARE;
         bool needs_y = c->fn == FERRY_SQRT || c->fn == FERRY_EXP || c->fn == FERRY_TANH || c->fn == FERRY_SIGMOID ||
-                       c->fn == FERRY_RECIPROCAL;
+                       c->fn == FERRY_RECIPROCAL || c->fn == FERRY_EXPM1;
+        bool needs_x = c->fn != FERRY_NEG && !needs_y;
         return arg == 2 ? !needs_x : arg == 3 && !needs_y;
     }
     case FERRY_OP_BINARY_GRAD_A:
@@ -368,6 +465,15 @@ ferry_status ferryi_kernel_check(const ferry_kernel *c)
     }
     if (what == NULL && c->op == FERRY_OP_REDUCE && c->axes >> c->rank != 0) {
         what = "an axis is beyond the rank";
+    }
+    if (what == NULL && c->op == FERRY_OP_DROPOUT && !(c->alpha >= 0 && c->alpha <= 1)) {
+        what = "the share that is dropped must be 0 to 1";
+    }
+    if (what == NULL && c->op == FERRY_OP_TOPK && c->k > c->n) {
+        what = "more elements are asked for than there are";
+    }
+    if (what == NULL && c->op == FERRY_OP_RAVEL && (c->m < 1 || c->m > FERRY_MAX_RANK)) {
+        what = "a tuple has 1 to 8 ids";
     }
     return what != NULL ? wrong(c, what) : check_args(c);
 }

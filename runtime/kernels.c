@@ -26,6 +26,8 @@ static ferry_kernel start(ferry_op op, ferry_dtype t, unsigned flags)
     c.trans_a = (flags & FERRY_TRANS_A) != 0;
     c.trans_b = (flags & FERRY_TRANS_B) != 0;
     c.accumulate = (flags & FERRY_ACCUMULATE) != 0;
+    c.reverse = (flags & FERRY_REVERSE) != 0;
+    c.exclusive = (flags & FERRY_EXCLUSIVE) != 0;
     return c;
 }
 
@@ -335,5 +337,228 @@ ferry_status ferry_xent_grad(ferry_stream *s, ferry_dtype t, void *dlogits, cons
     c.arg[3] = in(count);
     c.arg[4] = in(labels);
     c.arg[5] = in(dloss);
+    return ferry_launch(s, &c);
+}
+
+/* ---- running sums, order, random masks, indices ----------------------------------------------------------------- */
+
+ferry_status ferry_logsoftmax(ferry_stream *s, ferry_dtype t, void *y, const void *x, int64_t m, int64_t n)
+{
+    ferry_kernel c = start_mkn(FERRY_OP_LOGSOFTMAX, t, 0, m, 0, n);
+    c.arg[0] = y;
+    c.arg[1] = in(x);
+    return ferry_launch(s, &c);
+}
+
+ferry_status ferry_logsoftmax_grad(ferry_stream *s, ferry_dtype t, void *dx, const void *dy, const void *y, int64_t m,
+                                   int64_t n)
+{
+    ferry_kernel c = start_mkn(FERRY_OP_LOGSOFTMAX_GRAD, t, 0, m, 0, n);
+    c.arg[0] = dx;
+    c.arg[1] = in(dy);
+    c.arg[2] = in(y);
+    return ferry_launch(s, &c);
+}
+
+ferry_status ferry_dropout(ferry_stream *s, ferry_dtype t, void *y, const void *x, int64_t n, double ratio,
+                           uint64_t seed, int64_t step, int64_t salt, unsigned flags)
+{
+    ferry_kernel c = start(FERRY_OP_DROPOUT, t, flags);
+    c.n = n;
+    c.alpha = ratio;
+    c.seed = seed;
+    c.step = step;
+    c.salt = salt;
+    c.arg[0] = y;
+    c.arg[1] = in(x);
+    return ferry_launch(s, &c);
+}
+
+ferry_status ferry_ravel(ferry_stream *s, ferry_dtype id_type, void *y, const void *ids, int rank, const int64_t *dim,
+                         const int64_t *y_base, const int64_t *ids_stride, int64_t count, const int64_t *sizes,
+                         int64_t unit)
+{
+    ferry_kernel c = start(FERRY_OP_RAVEL, id_type, 0);
+    set_dims(&c, rank, dim, y_base, ids_stride, NULL);
+    for (int64_t i = 0; i < count && i < FERRY_MAX_RANK; i++) {
+        c.stride[2][i] = sizes[i];
+    }
+    c.m = count;
+    c.k = unit;
+    c.arg[0] = y;
+    c.arg[1] = in(ids);
+    return ferry_launch(s, &c);
+}
+
+ferry_status ferry_scatter(ferry_stream *s, ferry_dtype t, ferry_fn fn, void *y, const void *data, const void *updates,
+                           ferry_dtype id_type, const void *ids, int64_t m, int64_t k, int64_t n)
+{
+    ferry_kernel c = start_mkn(FERRY_OP_SCATTER, t, 0, m, k, n);
+    c.fn = fn;
+    c.dtype2 = id_type;
+    c.arg[0] = y;
+    c.arg[1] = in(data);
+    c.arg[2] = in(updates);
+    c.arg[3] = in(ids);
+    return ferry_launch(s, &c);
+}
+
+ferry_status ferry_scatter_grad(ferry_stream *s, ferry_dtype t, ferry_fn fn, void *ddata, void *dupdates,
+                                const void *dy, const void *data, const void *updates, const void *y,
+                                ferry_dtype id_type, const void *ids, int64_t m, int64_t k, int64_t n)
+{
+    ferry_kernel c = start_mkn(FERRY_OP_SCATTER_GRAD, t, 0, m, k, n);
+    c.fn = fn;
+    c.dtype2 = id_type;
+    c.arg[0] = ddata;
+    c.arg[1] = dupdates;
+    c.arg[2] = in(dy);
+    c.arg[3] = in(data);
+    c.arg[4] = in(updates);
+    c.arg[5] = in(y);
+    c.arg[6] = in(ids);
+    return ferry_launch(s, &c);
+}
+
+ferry_status ferry_cumsum(ferry_stream *s, ferry_dtype t, void *y, const void *x, int64_t m, int64_t n, int64_t k,
+                          unsigned flags)
+{
+    ferry_kernel c = start_mkn(FERRY_OP_CUMSUM, t, flags, m, k, n);
+    c.arg[0] = y;
+    c.arg[1] = in(x);
+    return ferry_launch(s, &c);
+}
+
+ferry_status ferry_topk(ferry_stream *s, ferry_dtype t, void *ids, const void *x, int64_t m, int64_t n, int64_t k,
+                        unsigned flags)
+{
+    ferry_kernel c = start_mkn(FERRY_OP_TOPK, t, flags, m, k, n);
+    c.arg[0] = ids;
+    c.arg[1] = in(x);
+    return ferry_launch(s, &c);
+}
+
+/* ---- convolutions, poolings, batch normalization ------------------------------------------------------------------ */
+
+static ferry_kernel start_window(ferry_op op, ferry_dtype t, unsigned flags, int64_t m, int64_t k, int64_t n,
+                                 const ferry_window *window)
+{
+    ferry_kernel c = start_mkn(op, t, flags, m, k, n);
+    if (window != NULL) {
+        c.window = *window;
+    }
+    return c;
+}
+
+ferry_status ferry_conv(ferry_stream *s, ferry_dtype t, void *y, const void *x, const void *w, const void *b, int64_t m,
+                        int64_t k, int64_t n, const ferry_window *window)
+{
+    ferry_kernel c = start_window(FERRY_OP_CONV, t, 0, m, k, n, window);
+    c.arg[0] = y;
+    c.arg[1] = in(x);
+    c.arg[2] = in(w);
+    c.arg[3] = in(b);
+    return ferry_launch(s, &c);
+}
+
+ferry_status ferry_conv_dx(ferry_stream *s, ferry_dtype t, void *dx, const void *dy, const void *w, const void *b,
+                           int64_t m, int64_t k, int64_t n, const ferry_window *window, unsigned flags)
+{
+    ferry_kernel c = start_window(FERRY_OP_CONV_DX, t, flags, m, k, n, window);
+    c.arg[0] = dx;
+    c.arg[1] = in(dy);
+    c.arg[2] = in(w);
+    c.arg[3] = in(b);
+    return ferry_launch(s, &c);
+}
+
+ferry_status ferry_conv_dw(ferry_stream *s, ferry_dtype t, void *dw, const void *x, const void *dy, int64_t m, int64_t k,
+                           int64_t n, const ferry_window *window, unsigned flags)
+{
+    ferry_kernel c = start_window(FERRY_OP_CONV_DW, t, flags, m, k, n, window);
+    c.arg[0] = dw;
+    c.arg[1] = in(x);
+    c.arg[2] = in(dy);
+    return ferry_launch(s, &c);
+}
+
+ferry_status ferry_maxpool(ferry_stream *s, ferry_dtype t, void *y, void *index, const void *x, int64_t m,
+                           const ferry_window *window)
+{
+    ferry_kernel c = start_window(FERRY_OP_MAXPOOL, t, 0, m, 0, 0, window);
+    c.arg[0] = y;
+    c.arg[1] = index;
+    c.arg[2] = in(x);
+    return ferry_launch(s, &c);
+}
+
+ferry_status ferry_maxpool_grad(ferry_stream *s, ferry_dtype t, void *dx, const void *dy, const void *index, int64_t m,
+                                const ferry_window *window, unsigned flags)
+{
+    ferry_kernel c = start_window(FERRY_OP_MAXPOOL_GRAD, t, flags, m, 0, 0, window);
+    c.arg[0] = dx;
+    c.arg[1] = in(dy);
+    c.arg[2] = in(index);
+    return ferry_launch(s, &c);
+}
+
+ferry_status ferry_avgpool(ferry_stream *s, ferry_dtype t, ferry_fn fn, void *y, const void *x, int64_t m,
+                           const ferry_window *window)
+{
+    ferry_kernel c = start_window(FERRY_OP_AVGPOOL, t, 0, m, 0, 0, window);
+    c.fn = fn;
+    c.arg[0] = y;
+    c.arg[1] = in(x);
+    return ferry_launch(s, &c);
+}
+
+ferry_status ferry_avgpool_grad(ferry_stream *s, ferry_dtype t, ferry_fn fn, void *dx, const void *dy, int64_t m,
+                                const ferry_window *window, unsigned flags)
+{
+    ferry_kernel c = start_window(FERRY_OP_AVGPOOL_GRAD, t, flags, m, 0, 0, window);
+    c.fn = fn;
+    c.arg[0] = dx;
+    c.arg[1] = in(dy);
+    return ferry_launch(s, &c);
+}
+
+ferry_status ferry_batchnorm(ferry_stream *s, ferry_dtype t, void *y, const void *x, const void *scale, const void *bias,
+                             const void *mean, const void *var, int64_t m, int64_t n, int64_t k, double eps)
+{
+    ferry_kernel c = start_mkn(FERRY_OP_BATCHNORM, t, 0, m, k, n);
+    c.eps = eps;
+    c.arg[0] = y;
+    c.arg[1] = in(x);
+    c.arg[2] = in(scale);
+    c.arg[3] = in(bias);
+    c.arg[4] = in(mean);
+    c.arg[5] = in(var);
+    return ferry_launch(s, &c);
+}
+
+ferry_status ferry_batchnorm_dx(ferry_stream *s, ferry_dtype t, void *dx, const void *dy, const void *scale,
+                                const void *var, int64_t m, int64_t n, int64_t k, double eps)
+{
+    ferry_kernel c = start_mkn(FERRY_OP_BATCHNORM_DX, t, 0, m, k, n);
+    c.eps = eps;
+    c.arg[0] = dx;
+    c.arg[1] = in(dy);
+    c.arg[2] = in(scale);
+    c.arg[3] = in(var);
+    return ferry_launch(s, &c);
+}
+
+ferry_status ferry_batchnorm_dp(ferry_stream *s, ferry_dtype t, void *dscale, void *dbias, const void *dy, const void *x,
+                                const void *mean, const void *var, int64_t m, int64_t n, int64_t k, double eps,
+                                unsigned flags)
+{
+    ferry_kernel c = start_mkn(FERRY_OP_BATCHNORM_DP, t, flags, m, k, n);
+    c.eps = eps;
+    c.arg[0] = dscale;
+    c.arg[1] = dbias;
+    c.arg[2] = in(dy);
+    c.arg[3] = in(x);
+    c.arg[4] = in(mean);
+    c.arg[5] = in(var);
     return ferry_launch(s, &c);
 }

@@ -3,7 +3,7 @@
 # FERRY_TEST_QUICK=1 runs the plain build alone.
 set -eu
 cd "$(dirname "$0")/.."
-scripts/install.sh libcmocka-dev clang libclang-rt-14-dev
+scripts/install.sh libonnx-testdata libcmocka-dev clang libclang-rt-14-dev
 export OPENBLAS_NUM_THREADS=1
 jobs=$(nproc)
 
@@ -29,6 +29,6 @@ if [ -z "${FERRY_TEST_QUICK:-}" ]; then
     run build-asan
     build build-tsan -DFERRY_SANITIZE=thread
     run build-tsan
-    build build-fuzz -DFERRY_FUZZ=ON -DCMAKE_C_COMPILER=clang
+    build build-fuzz -DFERRY_FUZZ=ON -DCMAKE_C_COMPILER=clang -DFERRY_FUZZ_SECONDS=${FERRY_FUZZ_SECONDS:-20}
     run build-fuzz
 fi

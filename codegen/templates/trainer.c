@@ -19,7 +19,7 @@ typedef struct options {
     schedule_hyper hyper;
 } options;
 
-enum { OPT_LR = 256, OPT_DECAY, OPT_CLIP, OPT_BETA1, OPT_BETA2, OPT_EPS, OPT_DEVICE, OPT_LOG, OPT_SAVE, OPT_RESUME, OPT_WEIGHTS };
+enum { OPT_LR = 256, OPT_DECAY, OPT_CLIP, OPT_BETA1, OPT_BETA2, OPT_EPS, OPT_DEVICE, OPT_LOG, OPT_SAVE, OPT_RESUME, OPT_WEIGHTS, OPT_SEED };
 
 static const struct argp_option OPTIONS[] = {
     {"data", 'd', "DIR", 0, "folder with INPUT.npy for each input, or tokens.bin", 0},
@@ -34,6 +34,7 @@ static const struct argp_option OPTIONS[] = {
     {"log", OPT_LOG, "FILE", 0, "write one JSON object a step (appended on --resume)", 0},
     {"save", OPT_SAVE, "DIR", 0, "write a checkpoint at the end", 0},
     {"resume", OPT_RESUME, "DIR", 0, "continue from a checkpoint", 0},
+    {"seed", OPT_SEED, "N", 0, "seed of dropout (default 0)", 0},
     {"weights", OPT_WEIGHTS, "FILE", 0, "start from these safetensors instead of the model's weights", 0},
     {0},
 };
@@ -96,6 +97,12 @@ static error_t parse(int key, char *arg, struct argp_state *state)
         break;
     case OPT_WEIGHTS:
         o->weights = arg;
+        break;
+    case OPT_SEED:
+        errno = 0;
+        o->hyper.seed = strtoull(arg, &end, 10);
+        if (end == arg || *end || errno || *arg == '-')
+            argp_error(state, "--seed: '%s' is not a number from 0 to 2^64 - 1", arg);
         break;
     case ARGP_KEY_ARG:
         argp_error(state, "unexpected argument '%s'", arg);
@@ -216,7 +223,7 @@ static ferry_status run(const options *o)
 
 int main(int argc, char **argv)
 {
-    options o = {.device = "host", .steps = 100, .hyper = {1e-3, 0.9, 0.999, 1e-8, 0.01, 0}};
+    options o = {.device = "host", .steps = 100, .hyper = {1e-3, 0.9, 0.999, 1e-8, 0.01, 0, 0}};
     const struct argp parser = {OPTIONS, parse, NULL, "Trains the model of this schedule.", NULL, NULL, NULL};
     argp_err_exit_status = FERRY_USAGE;
     if (argp_parse(&parser, argc, argv, 0, NULL, &o) != 0)

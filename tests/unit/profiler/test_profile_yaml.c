@@ -63,7 +63,7 @@ static void round_trip(void **state)
     Diag d = {0};
     char *folder = test_folder(a), *first = arena_printf(a, "%s/a.yaml", folder),
          *second = arena_printf(a, "%s/b.yaml", folder);
-    Profile *p = full_profile(a, arena_printf(a, "%s/model.onnx", folder)), *q;
+    Profile *p = full_profile(a, arena_printf(a, "%s/model.onnx", folder)), *q = NULL;
     if (profile_write(&d, p, first, false) != ST_OK || profile_read(&d, a, first, &q) != ST_OK ||
         profile_write(&d, q, second, false) != ST_OK)
         fail_msg("%s", d.message);

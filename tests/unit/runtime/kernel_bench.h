@@ -87,4 +87,13 @@ static inline void bench_free(ferry_kernel *k)
     }
 }
 
+/* Arguments for which a unary function and its derivative are finite. */
+static inline void bench_domain(ferry_fn fn, double *low, double *high)
+{
+    bool positive = fn == FERRY_SQRT || fn == FERRY_LOG || fn == FERRY_RECIPROCAL;
+    bool below_one = fn == FERRY_ASIN || fn == FERRY_ACOS || fn == FERRY_ATANH;
+    *low = positive ? 0.3 : fn == FERRY_ACOSH ? 1.2 : below_one ? -0.9 : fn == FERRY_TAN ? -1.2 : -2;
+    *high = below_one ? 0.9 : fn == FERRY_TAN ? 1.2 : 2;
+}
+
 #endif

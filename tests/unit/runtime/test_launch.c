@@ -205,16 +205,21 @@ static void test_refused(void **state)
     refused(b, "not a binary");
     b.fn = FERRY_AND;
     refused(b, "does not exist");
+    b.fn = FERRY_MOD;
+    refused(b, "does not exist");
     b.fn = FERRY_EQUAL;
-    b.dtype = FERRY_U64;
+    b.dtype = FERRY_F16;
     b.stride[0][0] = 0;
-    refused(b, "u64");
+    refused(b, "f16");
     ferry_kernel r = {
         .op = FERRY_OP_REDUCE, .fn = FERRY_SUM, .dtype = FERRY_F32, .rank = 1, .dim = {1}, .axes = 2, .arg = {p, p}};
     refused(r, "axis");
     r.axes = 1;
-    r.fn = FERRY_MAX;
+    r.fn = FERRY_MUL;
     refused(r, "FERRY_SUM");
+    r.fn = FERRY_MAX;
+    r.accumulate = true;
+    refused(r, "accumulate");
     ferry_kernel e = {
         .op = FERRY_OP_EMBEDDING, .dtype = FERRY_F32, .dtype2 = FERRY_U8, .m = 1, .k = 1, .n = 1, .arg = {p, p, p}};
     refused(e, "i64 or i32");
