@@ -1,4 +1,4 @@
-/* utf8.h - one UTF-8 character at a time, for base/ alone. */
+/* utf8.h - one UTF-8 character at a time. */
 #ifndef FERRY_BASE_UTF8_H
 #define FERRY_BASE_UTF8_H
 

@@ -1,4 +1,5 @@
-/* codegen.h - a plan and its list of steps become a folder of C: schedule.h, schedule.c, trainer.c, Makefile and the weights.
+/* codegen.h - a plan and its list of steps become a folder of C: schedule.h, schedule.c, trainer.c, Makefile, schedule.yaml and
+ * the weights.
  *
  * Nothing is decided here: which steps there are, on which streams, which waits, and where every buffer lies comes from the
  * step list and the layout. codegen only gives names and prints. */
@@ -18,6 +19,25 @@ typedef struct EmitOptions {
 /* ST_USAGE: a file in dir is not ours; ST_MODEL: a parameter has no data and random_init is off (the parameter and its file
  * named). Nothing is written then. Files are written one by one, each atomically; an edited trainer.c is kept, with a note. */
 Status emit(Diag *d, Arena *a, const Profile *p, const StepList *s, const EmitOptions *options);
+
+/* ---- schedule_yaml.c: what a schedule's folder knows about its model ------------------------------------------------------ */
+
+typedef struct ScheduleParam {
+    const char *name;
+    int n_alias;
+    ParamAlias *alias;
+} ScheduleParam;
+
+typedef struct Schedule {
+    const char *path;       /* of schedule.yaml */
+    const char *model_path; /* usable from here */
+    char model_hash[33];
+    int n_param;
+    ScheduleParam *param;
+} Schedule;
+
+/* DIR/schedule.yaml, schema ferryc/schedule/1 (schemas/schedule.md). ST_USAGE: no such file; ST_MODEL: file, line and what. */
+Status schedule_read(Diag *d, Arena *a, const char *dir, Schedule **out);
 
 /* ---- names.c: C identifiers ---------------------------------------------------------------------------------------------- */
 
@@ -63,6 +83,8 @@ Status emit_map(Emitter *e);
 /* emit_trainer.c */
 Status emit_trainer_c(Emitter *e);
 Status emit_makefile(Emitter *e);
+/* schedule_yaml.c */
+Status emit_schedule_yaml(Emitter *e);
 /* emit_weights.c: weights.safetensors (unless random_init) and constants.safetensors. The check comes first: ST_MODEL when
  * values that have to be written are missing. */
 Status emit_weights_check(Emitter *e);

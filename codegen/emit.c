@@ -36,6 +36,7 @@ static const PartFile PARTS[] = {
     {"schedule.h", "//", "schedule", emit_schedule_h, false},
     {"schedule.c", "//", "schedule", emit_schedule_c, false},
     {"Makefile", "#", "makefile", emit_makefile, false},
+    {"schedule.yaml", "#", "schedule, see schemas/schedule.md", emit_schedule_yaml, false},
     {"trainer.c", "//", "trainer", emit_trainer_c, true},
 };
 enum { N_PARTS = sizeof PARTS / sizeof *PARTS };

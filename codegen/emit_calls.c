@@ -94,6 +94,33 @@ static const char *flags(const Call *c)
     return text[(c->k->trans_a ? 1 : 0) | (c->k->trans_b ? 2 : 0) | (c->k->accumulate ? 4 : 0)];
 }
 
+static void add_axes(Text *t, const char *field, int rank, const int64_t *size)
+{
+    text_add(t, ", .%s = {", field);
+    for (int i = 0; i < rank; i++)
+        text_add(t, "%s%" PRId64, i ? ", " : "", size[i]);
+    text_add(t, "}");
+}
+
+/* The geometry as a compound literal. */
+static void add_window(Text *t, const ferry_kernel *k)
+{
+    const ferry_window *w = &k->window;
+    bool mean = k->op == FERRY_OP_AVGPOOL || k->op == FERRY_OP_AVGPOOL_GRAD;
+    text_add(t, "&(ferry_window){.rank = %d, .groups = %" PRId64, w->rank, w->groups);
+    add_axes(t, "in", w->rank, w->in);
+    add_axes(t, "out", w->rank, w->out);
+    add_axes(t, "size", w->rank, w->size);
+    add_axes(t, "step", w->rank, w->step);
+    add_axes(t, "pad", w->rank, w->pad);
+    add_axes(t, "dilation", w->rank, w->dilation);
+    if (mean && w->count_pad) {
+        add_axes(t, "pad_end", w->rank, w->pad_end);
+        text_add(t, ", .count_pad = true");
+    }
+    text_add(t, "}");
+}
+
 static void add_shape(Text *t, const Graph *g, int tensor)
 {
     const Tensor *x = &g->tensor.at[tensor];
@@ -342,12 +369,6 @@ static Status emit_call(Emitter *e, const Step *step)
         text_add(t, "%s, %s, %s, ", dtype_enum(e, k->dtype2), argument(&c, 4), argument(&c, 5));
         text_add(t, "%" PRId64 ", %" PRId64 ", %" PRId64 ", %" PRId64, k->m, k->n, k->k, k->ignore_index);
         break;
-    case FERRY_OP_LOGSOFTMAX:
-    case FERRY_OP_LOGSOFTMAX_GRAD:
-        for (int i = 0; i < info->n_out + info->n_in; i++)
-            text_add(t, "%s, ", argument(&c, i));
-        text_add(t, "%" PRId64 ", %" PRId64, k->m, k->n);
-        break;
     case FERRY_OP_DROPOUT: /* the mask follows from the run's seed and the step, so that resuming repeats it */
         text_add(t, "%s, %s, ", argument(&c, 0), argument(&c, 1));
         text_add(t, "%" PRId64 ", %.17g, s->seed, s->step, %" PRId64 ", %s", k->n, k->alpha, k->salt, flags(&c));
@@ -374,14 +395,40 @@ static Status emit_call(Emitter *e, const Step *step)
         text_add(t, "%s, %s, ", dtype_enum(e, k->dtype2), argument(&c, 6));
         text_add(t, "%" PRId64 ", %" PRId64 ", %" PRId64, k->m, k->k, k->n);
         break;
-    case FERRY_OP_CUMSUM:
-    case FERRY_OP_TOPK: {
-        static const char *const how[4] = {"0", "FERRY_REVERSE", "FERRY_EXCLUSIVE", "FERRY_REVERSE | FERRY_EXCLUSIVE"};
+    case FERRY_OP_TOPK:
         text_add(t, "%s, %s, ", argument(&c, 0), argument(&c, 1));
-        text_add(t, "%" PRId64 ", %" PRId64 ", %" PRId64 ", %s", k->m, k->n, k->k,
-                 how[(k->reverse ? 1 : 0) | (k->exclusive ? 2 : 0)]);
+        text_add(t, "%" PRId64 ", %" PRId64 ", %" PRId64 ", %s", k->m, k->n, k->k, k->reverse ? "FERRY_REVERSE" : "0");
         break;
-    }
+    case FERRY_OP_CONV:
+    case FERRY_OP_CONV_DX:
+    case FERRY_OP_CONV_DW:
+        for (int i = 0; i < info->n_out + info->n_in; i++)
+            text_add(t, "%s, ", argument(&c, i));
+        text_add(t, "%" PRId64 ", %" PRId64 ", %" PRId64 ", ", k->m, k->k, k->n);
+        add_window(t, k);
+        if (k->op != FERRY_OP_CONV)
+            text_add(t, ", %s", flags(&c));
+        break;
+    case FERRY_OP_MAXPOOL:
+    case FERRY_OP_MAXPOOL_GRAD:
+    case FERRY_OP_AVGPOOL:
+    case FERRY_OP_AVGPOOL_GRAD:
+        for (int i = 0; i < info->n_out + info->n_in; i++)
+            text_add(t, "%s, ", argument(&c, i));
+        text_add(t, "%" PRId64 ", ", k->m);
+        add_window(t, k);
+        if (k->op == FERRY_OP_MAXPOOL_GRAD || k->op == FERRY_OP_AVGPOOL_GRAD)
+            text_add(t, ", %s", flags(&c));
+        break;
+    case FERRY_OP_BATCHNORM:
+    case FERRY_OP_BATCHNORM_DX:
+    case FERRY_OP_BATCHNORM_DP:
+        for (int i = 0; i < info->n_out + info->n_in; i++)
+            text_add(t, "%s, ", argument(&c, i));
+        text_add(t, "%" PRId64 ", %" PRId64 ", %" PRId64 ", %.17g", k->m, k->n, k->k, k->eps);
+        if (k->op == FERRY_OP_BATCHNORM_DP)
+            text_add(t, ", %s", flags(&c));
+        break;
     case FERRY_OP_CAST:
     case FERRY_OP_COUNT:
         return diag_fail(e->diag, ST_FAILED, "codegen: kernel %d of node %s has no printer", (int)k->op, n->name);

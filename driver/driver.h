@@ -19,6 +19,7 @@ int cmd_plan(int argc, char **argv);
 int cmd_emit(int argc, char **argv);
 int cmd_verify(int argc, char **argv);
 int cmd_explain(int argc, char **argv);
+int cmd_export(int argc, char **argv);
 int cmd_run(int argc, char **argv);
 
 /* Options about the model (--dim, --shape, --loss, --train, --freeze, --tie, --precision, --dump) as an argp child whose input

@@ -13,6 +13,7 @@ static const Command COMMANDS[] = {
     {"emit", cmd_emit, "write the schedule as C, with trainer and weights  -> schedule/"},
     {"verify", cmd_verify, "prove a plan: order, lifetimes, memory"},
     {"explain", cmd_explain, "each choice of a plan with its reason"},
+    {"export", cmd_export, "put trained weights back into the ONNX model       -> trained.onnx"},
     {"run", cmd_run, "run a model forward once on the host: .npy -> .npy"},
 };
 enum { N_COMMANDS = sizeof COMMANDS / sizeof *COMMANDS };

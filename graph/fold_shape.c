@@ -116,6 +116,42 @@ Status fold_dropout(Diag *d, Model *m, ModelNode *n)
     static const uint8_t yes = 1;
     const Value *x = node_in(m, n, 0);
     Value kept = {.data = &yes};
+    double ratio;
+    TRY(dropout_ratio(d, m, n, &ratio));
+    if (ratio > 0)
+        return ST_OK;
     fold_share(m, n, 0, x, x->data_dim);
     return fold_fill(d, m, n, 1, &kept);
+}
+
+/* 1 on the k-th diagonal. */
+Status fold_eye_like(Diag *d, Model *m, ModelNode *n)
+{
+    Value *y = node_out(m, n, 0);
+    int64_t k = node_attr_int(n, "k", 0);
+    void *out = fold_output_dense(d, m, n, 0);
+    for (int64_t i = 0; out && i < value_count(y); i++) /* by the difference: no k can overflow it */
+        num_put_int(y->dtype, out, i, i % y->dim[1] - i / y->dim[1] == k);
+    return d->status;
+}
+
+Status fold_non_zero(Diag *d, Model *m, ModelNode *n)
+{
+    const Value *x = node_in(m, n, 0), *y = node_out(m, n, 0);
+    const void *data = y ? fold_dense(d, m, x) : NULL;
+    int64_t *out = data ? fold_output_dense(d, m, n, 0) : NULL;
+    int64_t place = 0, count = value_count(x);
+    for (int64_t i = 0; out && i < count; i++) {
+        if (num_real(x->dtype, data, i) == 0)
+            continue;
+        int64_t rest = i;
+        for (int k = x->rank - 1; k >= 0; k--) {
+            out[k * y->dim[1] + place] = rest % x->dim[k];
+            rest /= x->dim[k];
+        }
+        if (x->rank == 0)
+            out[place] = 0;
+        place++;
+    }
+    return d->status;
 }

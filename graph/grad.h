@@ -80,6 +80,10 @@ Status grad_layernorm(Autodiff *a, const Node *n);
 Status grad_embedding(Autodiff *a, const Node *n);
 Status grad_xent(Autodiff *a, const Node *n);
 
+/* grad_index.c */
+Status grad_dropout(Autodiff *a, const Node *n);
+Status grad_scatter(Autodiff *a, const Node *n);
+
 /* Error that names the forward node being differentiated. */
 Status grad_fail(Autodiff *a, const Node *n, const char *what);
 

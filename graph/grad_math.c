@@ -11,6 +11,7 @@ Status grad_unary(Autodiff *a, const Node *n)
     case FERRY_SQRT:
     case FERRY_EXP:
     case FERRY_RECIPROCAL:
+    case FERRY_EXPM1:
         use_x = false;
         use_y = true;
         break;
@@ -23,9 +24,24 @@ Status grad_unary(Autodiff *a, const Node *n)
     case FERRY_RELU:
     case FERRY_SIN:
     case FERRY_COS:
+    case FERRY_TAN:
+    case FERRY_ASIN:
+    case FERRY_ACOS:
+    case FERRY_ATAN:
+    case FERRY_SINH:
+    case FERRY_COSH:
+    case FERRY_ASINH:
+    case FERRY_ACOSH:
+    case FERRY_ATANH:
+    case FERRY_SOFTPLUS:
     case FERRY_SQUARE:
         use_x = true;
         break;
+    case FERRY_FLOOR:
+    case FERRY_CEIL:
+    case FERRY_ROUND:
+    case FERRY_SIGN: /* 0 almost everywhere: no contribution */
+        return ST_OK;
     default:
         return grad_fail(a, n, "this function has no gradient");
     }
@@ -83,6 +99,10 @@ static Status binary_operand(Autodiff *a, const Node *n, int which)
     switch (c->fn) {
     case FERRY_ADD:
         return pass_scaled(a, n, x, axes, 1);
+    case FERRY_FMOD: /* a - b * trunc(a / b) */
+        if (which == 0)
+            return pass_scaled(a, n, x, axes, 1);
+        break;
     case FERRY_SUB:
         return pass_scaled(a, n, x, axes, which == 0 ? 1 : -1);
     case FERRY_MUL:
@@ -143,6 +163,38 @@ Status grad_where(Autodiff *a, const Node *n)
     return ST_OK;
 }
 
+/* A bool or floating tensor for the rule of a maximum. */
+static Status extreme_temp(Autodiff *a, const Node *n, ferry_dtype t, int rank, const int64_t *dim, int *out)
+{
+    return graph_add_tensor(a->d, a->g, graph_made_up_name(a->g, n->name), TENSOR_VALUE, t, rank, dim, out);
+}
+
+/* The elements that are the maximum (minimum) share dy evenly: dx = (x == y) * dy / count(x == y). from: strides by which y
+ * is read over x's dimensions. */
+static Status grad_extreme(Autodiff *a, const Node *n, const int64_t *dense, const int64_t *from)
+{
+    const ferry_kernel c = n->call;
+    int y = n->arg[0], x = n->arg[1], dy = grad_in(a, n, 0), is, one, count, share;
+    int64_t kept = a->g->tensor.at[y].count;
+    const int64_t step = 1;
+    TRY(extreme_temp(a, n, FERRY_BOOL, c.rank, c.dim, &is));
+    TRY(extreme_temp(a, n, c.dtype, c.rank, c.dim, &one));
+    TRY(extreme_temp(a, n, c.dtype, 1, &kept, &count));
+    TRY(extreme_temp(a, n, c.dtype, 1, &kept, &share));
+    ferry_kernel equal = call_binary(FERRY_OP_BINARY, c.dtype, FERRY_EQUAL, c.rank, c.dim, dense, from);
+    TRY(grad_emit(a, &equal, (int[]){is, x, y}));
+    ferry_kernel cast = call_new(FERRY_OP_CAST, FERRY_BOOL);
+    cast.dtype2 = c.dtype;
+    cast.n = dims_count(c.rank, c.dim);
+    TRY(grad_emit(a, &cast, (int[]){one, is}));
+    ferry_kernel sum = call_reduce(c.dtype, FERRY_SUM, c.rank, c.dim, c.axes);
+    TRY(grad_emit(a, &sum, (int[]){count, one}));
+    ferry_kernel divide = call_binary(FERRY_OP_BINARY, c.dtype, FERRY_DIV, 1, &kept, &step, &step);
+    TRY(grad_emit(a, &divide, (int[]){share, dy, count}));
+    ferry_kernel g = call_binary(FERRY_OP_BINARY, c.dtype, FERRY_MUL, c.rank, c.dim, dense, from);
+    return grad_write(a, x, &g, false, (int[FERRY_MAX_ARGS]){-1, one, share});
+}
+
 /* Every element of x gets dy of its group, divided by the group's size for a mean. */
 Status grad_reduce(Autodiff *a, const Node *n)
 {
@@ -156,6 +208,8 @@ Status grad_reduce(Autodiff *a, const Node *n)
         step *= reduced ? 1 : c->dim[i];
         group *= reduced ? c->dim[i] : 1;
     }
+    if (c->fn == FERRY_MAX || c->fn == FERRY_MIN)
+        return grad_extreme(a, n, dense, from);
     double alpha = c->fn == FERRY_MEAN ? 1 / (double)group : 1;
     ferry_kernel g = call_copy(c->dtype, c->rank, c->dim, 0, dense, 0, from, alpha);
     return grad_write(a, x, &g, true, (int[FERRY_MAX_ARGS]){-1, grad_in(a, n, 0)});

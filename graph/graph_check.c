@@ -67,6 +67,8 @@ static bool is_id_arg(const ferry_kernel *c, int k)
 
 static ferry_dtype expected_dtype(const ferry_kernel *c, int k)
 {
+    if ((c->op == FERRY_OP_MAXPOOL && k == 1) || (c->op == FERRY_OP_MAXPOOL_GRAD && k == 2))
+        return FERRY_I64; /* places in x */
     bool compares = c->fn >= FERRY_EQUAL && c->fn <= FERRY_OR;
     if (is_id_arg(c, k) || (c->op == FERRY_OP_CAST && k == 0))
         return c->dtype2;

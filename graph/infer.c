@@ -204,7 +204,7 @@ static bool can_fold(const Model *m, const ModelNode *n, const bool *trained)
 {
     if (!n->row->fold)
         return false;
-    if (n->row->fold == fold_shape || n->row->fold == fold_size)
+    if (n->row->fold == fold_shape || n->row->fold == fold_size || n->row->fold == fold_eye_like)
         return true;
     bool gather = n->row->fold == fold_gather || n->row->fold == fold_gather_nd || n->row->fold == fold_gather_elements;
     int needed = gather && fold_uniform(&m->value.at[n->in[0]]) ? 1 : n->n_in;

@@ -1,8 +1,8 @@
 /* infer_elementwise.c - shape rules of operators that work element by element. */
 #include <string.h>
 
+#include "graph/fold.h"
 #include "graph/onnx_wire.h"
-#include "graph/ops.h"
 
 static Status out_like(Diag *d, Model *m, ModelNode *n, int i, ferry_dtype t)
 {
@@ -25,6 +25,11 @@ Status infer_same(Diag *d, Model *m, ModelNode *n)
     const Value *x = node_in(m, n, 0);
     static const char *const any[] = {"Identity", "Trilu"};
     static const char *const numbers[] = {"Neg", "Abs", "Sign", "Relu", "Clip", "CumSum"};
+    if (strcmp(n->op, "BitwiseNot") == 0) {
+        if (!dtype_is_int(x->dtype))
+            return node_fail(d, m, n, "its input is of type %s", ferry_dtype_name(x->dtype));
+        return out_like(d, m, n, 0, x->dtype);
+    }
     bool ok = dtype_is_float(x->dtype);
     for (size_t i = 0; i < sizeof any / sizeof any[0]; i++)
         ok = ok || strcmp(n->op, any[i]) == 0;
@@ -69,7 +74,22 @@ Status infer_is_nan(Diag *d, Model *m, ModelNode *n)
     return out_like(d, m, n, 0, FERRY_BOOL);
 }
 
-/* In training mode (from opset 12 on an input) elements are dropped at random. */
+/* In training mode (from opset 12 on an input) elements are dropped at random; before, Dropout means nothing. */
+Status dropout_ratio(Diag *d, const Model *m, const ModelNode *n, double *out)
+{
+    const Value *ratio = node_in(m, n, 1), *training = node_in(m, n, 2);
+    *out = 0;
+    if (!training || !training->data || !*(const uint8_t *)training->data)
+        return ST_OK;
+    *out = 0.5;
+    if (!ratio)
+        return ST_OK;
+    if (!dtype_is_float(ratio->dtype) || value_count(ratio) != 1 || !ratio->data)
+        return node_fail(d, m, n, "its ratio is not one float that is known when compiling");
+    *out = num_real(ratio->dtype, ratio->data, 0);
+    return *out >= 0 && *out < 1 ? ST_OK : node_fail(d, m, n, "its ratio is %g, not from 0 to below 1", *out);
+}
+
 Status infer_dropout(Diag *d, Model *m, ModelNode *n)
 {
     TRY(node_arity(d, m, n, 1, 3));
@@ -81,11 +101,9 @@ Status infer_dropout(Diag *d, Model *m, ModelNode *n)
             return node_fail(d, m, n, "training_mode is not one bool");
         if (!training->data)
             return node_fail(d, m, n, "training_mode is not known when compiling");
-        if (*(const uint8_t *)training->data) {
-            node_fail(d, m, n, "training mode is not supported");
-            return diag_hint(d, "export the model in evaluation mode: model.eval()");
-        }
     }
+    double ratio;
+    TRY(dropout_ratio(d, m, n, &ratio));
     TRY(out_like(d, m, n, 0, x->dtype));
     return out_like(d, m, n, 1, FERRY_BOOL);
 }
@@ -161,4 +179,39 @@ Status infer_where(Diag *d, Model *m, ModelNode *n)
     if (node_in(m, n, 0)->dtype != FERRY_BOOL)
         return node_fail(d, m, n, "its condition is of type %s, not bool", ferry_dtype_name(node_in(m, n, 0)->dtype));
     return infer_broadcast(d, m, n, 1, 3, node_in(m, n, 1)->dtype);
+}
+
+/* The type of the second input, whose shape and values do not count. */
+Status infer_cast_like(Diag *d, Model *m, ModelNode *n)
+{
+    TRY(node_arity(d, m, n, 2, 2));
+    return out_like(d, m, n, 0, node_in(m, n, 1)->dtype);
+}
+
+/* The slope is broadcast to the input, not the other way round. */
+Status infer_prelu(Diag *d, Model *m, ModelNode *n)
+{
+    TRY(node_arity(d, m, n, 2, 2));
+    const Value *x = node_in(m, n, 0), *slope = node_in(m, n, 1);
+    bool ok = dtype_is_float(x->dtype) && slope->dtype == x->dtype && slope->rank <= x->rank;
+    for (int k = 0; ok && k < slope->rank; k++)
+        ok = slope->dim[k] == 1 || slope->dim[k] == x->dim[x->rank - slope->rank + k];
+    if (!ok)
+        return node_fail(d, m, n, "the slope \"%s\" does not broadcast to its input", slope->name);
+    return out_like(d, m, n, 0, x->dtype);
+}
+
+/* BitShift and Bitwise*: whole numbers of one type. */
+Status infer_bits(Diag *d, Model *m, ModelNode *n)
+{
+    TRY(node_arity(d, m, n, 2, 2));
+    ferry_dtype t = node_in(m, n, 0)->dtype;
+    if (!dtype_is_int(t))
+        return node_fail(d, m, n, "its inputs are of type %s, not whole numbers", ferry_dtype_name(t));
+    const Attr *direction;
+    TRY(attr_get(d, m, n, "direction", ATTR_STRING, &direction));
+    bool known = direction && (strcmp(direction->s, "LEFT") == 0 || strcmp(direction->s, "RIGHT") == 0);
+    if (strcmp(n->op, "BitShift") == 0 && !known)
+        return node_fail(d, m, n, "its direction is neither LEFT nor RIGHT");
+    return infer_broadcast(d, m, n, 0, 2, t);
 }

@@ -150,3 +150,22 @@ Status infer_cross_entropy(Diag *d, Model *m, ModelNode *n)
         return set_out(d, m, n, 1, x->dtype, x->rank, x->dim);
     return ST_OK;
 }
+
+/* Positions along one axis. */
+Status infer_arg(Diag *d, Model *m, ModelNode *n)
+{
+    int axis, rank = 0;
+    int64_t dim[MAX_RANK];
+    TRY(node_arity(d, m, n, 1, 1));
+    const Value *x = node_in(m, n, 0);
+    if (x->dtype == FERRY_BOOL)
+        return node_fail(d, m, n, "its input is of type bool");
+    TRY(axis_resolve(d, m, n, node_attr_int(n, "axis", 0), x->rank, &axis));
+    if (x->dim[axis] == 0)
+        return node_fail(d, m, n, "axis %d has no elements", axis);
+    bool keep = node_attr_int(n, "keepdims", 1) != 0;
+    for (int k = 0; k < x->rank; k++)
+        if (k != axis || keep)
+            dim[rank++] = k == axis ? 1 : x->dim[k];
+    return set_out(d, m, n, 0, FERRY_I64, rank, dim);
+}

@@ -350,10 +350,8 @@ Status infer_scatter_nd(Diag *d, Model *m, ModelNode *n)
     TRY(node_arity(d, m, n, 3, 3));
     const Value *x = node_in(m, n, 0), *index = node_in(m, n, 1), *update = node_in(m, n, 2);
     TRY(check_indices(d, m, n, index));
-    const Attr *reduction;
-    TRY(attr_get(d, m, n, "reduction", ATTR_STRING, &reduction));
-    if (reduction && strcmp(reduction->s, "none") != 0)
-        return node_fail(d, m, n, "reduction \"%.40s\" is not supported", reduction->s);
+    ferry_fn how;
+    TRY(scatter_fn(d, m, n, &how));
     int64_t tuple = index->rank ? index->dim[index->rank - 1] : 0;
     if (tuple < 1 || tuple > x->rank || update->dtype != x->dtype ||
         update->rank != index->rank - 1 + x->rank - (int)tuple)

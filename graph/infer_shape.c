@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "graph/fold.h"
+#include "graph/onnx_wire.h"
 
 Status infer_constant(Diag *d, Model *m, ModelNode *n)
 {
@@ -115,4 +116,55 @@ Status infer_range(Diag *d, Model *m, ModelNode *n)
     TRY(node_arity(d, m, n, 3, 3));
     TRY(range_count(d, m, n, &count));
     return set_out(d, m, n, 0, node_in(m, n, 0)->dtype, 1, &count);
+}
+
+/* The shape of the input, and its type unless `dtype` says another one. */
+Status infer_eye_like(Diag *d, Model *m, ModelNode *n)
+{
+    TRY(node_arity(d, m, n, 1, 1));
+    const Value *x = node_in(m, n, 0);
+    const Attr *a;
+    ferry_dtype t = x->dtype;
+    TRY(attr_get(d, m, n, "dtype", ATTR_INT, &a));
+    if (a && !dtype_from_onnx(a->i, &t))
+        return node_fail(d, m, n, "elements of type %s are not supported", onnx_dtype_name(a->i));
+    if (x->rank != 2)
+        return node_fail(d, m, n, "its input has %d dimensions, not two", x->rank);
+    return set_out(d, m, n, 0, t, 2, x->dim);
+}
+
+/* One column for each element that is not 0: a shape that only data tells. */
+Status infer_non_zero(Diag *d, Model *m, ModelNode *n)
+{
+    TRY(node_arity(d, m, n, 1, 1));
+    const Value *x = node_in(m, n, 0);
+    if (!x->data)
+        return node_fail(d, m, n, "\"%s\" is not known when compiling: it depends on the contents of the inputs", x->name);
+    const void *data = fold_dense(d, m, x);
+    if (!data)
+        return d->status != ST_OK ? d->status : node_fail(d, m, n, "\"%s\" is too large", x->name);
+    int64_t dim[2] = {x->rank ? x->rank : 1, 0}, count = value_count(x);
+    for (int64_t i = 0; i < count; i++)
+        dim[1] += num_real(x->dtype, data, i) != 0;
+    return set_out(d, m, n, 0, FERRY_I64, 2, dim);
+}
+
+/* A new axis of size depth; the type is that of the values [off, on]. */
+Status infer_one_hot(Diag *d, Model *m, ModelNode *n)
+{
+    int axis;
+    int64_t dim[MAX_RANK + 1];
+    TRY(node_arity(d, m, n, 3, 3));
+    const Value *ids = node_in(m, n, 0), *depth = node_in(m, n, 1), *values = node_in(m, n, 2);
+    if (!depth->data || value_count(depth) != 1 || depth->dtype == FERRY_BOOL)
+        return node_fail(d, m, n, "its depth is not one number that is known when compiling");
+    double size = num_real(depth->dtype, depth->data, 0);
+    if (!(size >= 1 && size <= 1e15))
+        return node_fail(d, m, n, "its depth is %g", size);
+    if (values->rank != 1 || values->dim[0] != 2)
+        return node_fail(d, m, n, "its values are not two elements");
+    TRY(axis_resolve(d, m, n, node_attr_int(n, "axis", -1), ids->rank + 1, &axis));
+    for (int k = 0; k <= ids->rank; k++)
+        dim[k] = k == axis ? (int64_t)size : ids->dim[k - (k > axis)];
+    return set_out(d, m, n, 0, values->dtype, ids->rank + 1, dim);
 }

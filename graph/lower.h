@@ -14,6 +14,7 @@ struct Lowering {
     const ModelOptions *options;
     int *tensor_of; /* by value index: the graph's tensor, -1 when it has none yet */
     int *n_use;     /* by value index: live nodes' inputs that read it, plus graph outputs that are it */
+    int n_dropout;  /* DROPOUT nodes so far: the salt of the next one */
     int *user;      /* by value index: a live node that reads it, -1; the only one when n_use is 1 */
 };
 

@@ -2,7 +2,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "graph/lower.h"
+#include "graph/build.h"
 #include "graph/ops_lower.h"
 
 typedef struct FnRow {
@@ -23,6 +23,20 @@ static const FnRow fn_rows[] = {
     {"Reciprocal", FERRY_RECIPROCAL},
     {"Sin", FERRY_SIN},
     {"Cos", FERRY_COS},
+    {"Tan", FERRY_TAN},
+    {"Asin", FERRY_ASIN},
+    {"Acos", FERRY_ACOS},
+    {"Atan", FERRY_ATAN},
+    {"Sinh", FERRY_SINH},
+    {"Cosh", FERRY_COSH},
+    {"Asinh", FERRY_ASINH},
+    {"Acosh", FERRY_ACOSH},
+    {"Atanh", FERRY_ATANH},
+    {"Softplus", FERRY_SOFTPLUS},
+    {"Floor", FERRY_FLOOR},
+    {"Ceil", FERRY_CEIL},
+    {"Round", FERRY_ROUND},
+    {"Sign", FERRY_SIGN},
     {"Not", FERRY_NOT},
     {"Add", FERRY_ADD},
     {"Sub", FERRY_SUB},
@@ -38,8 +52,6 @@ static const FnRow fn_rows[] = {
     {"GreaterOrEqual", FERRY_GREATER_EQUAL},
     {"And", FERRY_AND},
     {"Or", FERRY_OR},
-    {"ReduceSum", FERRY_SUM},
-    {"ReduceMean", FERRY_MEAN},
 };
 
 static Status find_fn(Diag *d, const Lowering *l, const ModelNode *n, ferry_fn *out)
@@ -69,7 +81,13 @@ Status lower_unary(Diag *d, Lowering *l, ModelNode *n)
     TRY(find_fn(d, l, n, &fn));
     TRY(lower_input(d, l, n, 0, &x));
     ferry_dtype t = l->graph->tensor.at[x].dtype;
-    if (!dtype_is_float(t) && fn != FERRY_NEG && fn != FERRY_ABS && fn != FERRY_NOT)
+    if (fn == FERRY_ABS && (t == FERRY_U64 || t == FERRY_U32 || t == FERRY_U16 || t == FERRY_U8))
+        return lower_view(d, l, n, 0, x);
+    if (fn == FERRY_RELU && !dtype_is_float(t)) { /* the larger of x and 0 */
+        Build b = build_start(d, l, n);
+        return build_give(&b, 0, build_with(&b, FERRY_MAX, x, 0));
+    }
+    if (!dtype_is_float(t) && fn != FERRY_NEG && fn != FERRY_ABS && fn != FERRY_SIGN && fn != FERRY_NOT)
         return node_fail(d, l->model, n, "%s of %s values is unsupported", n->op, ferry_dtype_name(t));
     TRY(lower_output(d, l, n, 0, &y));
     return emit_unary(d, l, n, fn, y, x);
@@ -156,15 +174,12 @@ static Status emit_binary(Diag *d, Lowering *l, const ModelNode *n, ferry_fn fn,
     return lower_emit(d, l, n, &call, (int[]){y, a, b});
 }
 
-/* Whole numbers are computed in 64 signed bits, which do not hold all of u64; truth values have logic and equality
- * only. */
+/* Truth values have logic and equality only. */
 static Status need_number(Diag *d, const Lowering *l, const ModelNode *n, int tensor)
 {
     ferry_dtype t = l->graph->tensor.at[tensor].dtype;
-    if (t == FERRY_BOOL || t == FERRY_U64) {
-        node_fail(d, l->model, n, "%s of %s values is supported on constants only", n->op, ferry_dtype_name(t));
-        return diag_hint(d, "compute it before the model and feed it as an input");
-    }
+    if (t == FERRY_BOOL)
+        return node_fail(d, l->model, n, "%s of truth values is unsupported", n->op);
     return ST_OK;
 }
 
@@ -227,13 +242,25 @@ static bool is_number(const Graph *g, int tensor, double *out)
     return ferry_convert(out, FERRY_F64, t->data, t->dtype, 1) == FERRY_OK;
 }
 
+/* To a whole power in the base's type; to a floating one by way of the graph's precision, cut as a cast cuts. */
+static Status power_of_whole(Diag *d, Lowering *l, const ModelNode *n, int x)
+{
+    Build b = build_start(d, l, n);
+    int e = build_input(&b, 1);
+    ferry_dtype t = build_tensor(&b, x).dtype;
+    if (!dtype_is_float(build_tensor(&b, e).dtype))
+        return build_give(&b, 0, build_binary(&b, FERRY_POW, x, build_cast(&b, t, e)));
+    int power = build_binary(&b, FERRY_POW, build_cast(&b, l->graph->precision, x), e);
+    return build_give(&b, 0, build_cast(&b, t, power));
+}
+
 Status lower_pow(Diag *d, Lowering *l, ModelNode *n)
 {
     Graph *g = l->graph;
     int x, e, y;
     TRY(lower_input(d, l, n, 0, &x));
     if (!dtype_is_float(g->tensor.at[x].dtype))
-        return node_fail(d, l->model, n, "powers of whole numbers are supported on constants only");
+        return power_of_whole(d, l, n, x);
     TRY(lower_input(d, l, n, 1, &e));
     Tensor te = g->tensor.at[e];
     if (!dtype_is_float(te.dtype)) { /* an integer exponent: constant, or cast */
@@ -273,37 +300,4 @@ Status lower_where(Diag *d, Lowering *l, ModelNode *n)
     strides_broadcast(at[y].rank, at[b].rank, at[b].dim, stride[2]);
     ferry_kernel call = call_where(at[y].dtype, at[y].rank, at[y].dim, stride[0], stride[1], stride[2]);
     return lower_emit(d, l, n, &call, (int[]){y, c, a, b});
-}
-
-/* ---- reductions -------------------------------------------------------------------------------------------------- */
-
-Status lower_reduce(Diag *d, Lowering *l, ModelNode *n)
-{
-    ferry_fn fn;
-    int x, y;
-    const int64_t *axis;
-    int n_axis;
-    TRY(find_fn(d, l, n, &fn));
-    TRY(lower_input(d, l, n, 0, &x));
-    TRY(need_number(d, l, n, x));
-    if (fn == FERRY_MEAN && !dtype_is_float(l->graph->tensor.at[x].dtype))
-        return node_fail(d, l->model, n, "means of whole numbers are supported on constants only");
-    TRY(lower_ints_attr(d, l, n, "axes", 1, &axis, &n_axis));
-    const Tensor tx = l->graph->tensor.at[x];
-    uint32_t axes = 0;
-    for (int i = 0; i < n_axis; i++) {
-        if (axis[i] < -tx.rank || axis[i] >= tx.rank)
-            return node_fail(d, l->model, n, "axis %lld is outside of rank %d", (long long)axis[i], tx.rank);
-        axes |= 1u << (axis[i] < 0 ? axis[i] + tx.rank : axis[i]);
-    }
-    if (n_axis == 0 && node_attr_int(n, "noop_with_empty_axes", 0) == 0)
-        axes = tx.rank == 0 ? 0 : (1u << tx.rank) - 1;
-    bool reduces = false;
-    for (int i = 0; i < tx.rank; i++)
-        reduces |= (axes >> i & 1) && tx.dim[i] != 1;
-    if (!reduces)
-        return lower_view(d, l, n, 0, x);
-    TRY(lower_output(d, l, n, 0, &y));
-    ferry_kernel call = call_reduce(tx.dtype, fn, tx.rank, tx.dim, axes);
-    return lower_emit(d, l, n, &call, (int[]){y, x});
 }

@@ -48,11 +48,16 @@ int64_t node_cost(const Graph *g, const Node *n)
             flops *= (double)c->dim[i];
         break;
     case FERRY_OP_SOFTMAX:
-    case FERRY_OP_LOGSOFTMAX:
-    case FERRY_OP_LOGSOFTMAX_GRAD:
     case FERRY_OP_XENT:
     case FERRY_OP_XENT_GRAD:
         flops = 16 * (double)c->m * (double)c->n * (double)(c->k > 0 ? c->k : 1); /* an exponential an element */
+        break;
+    case FERRY_OP_CONV:
+    case FERRY_OP_CONV_DX:
+    case FERRY_OP_CONV_DW:
+        flops = 2 * (double)c->m * (double)(c->k / c->window.groups) * (double)c->n;
+        for (int i = 0; i < c->window.rank; i++)
+            flops *= (double)c->window.size[i] * (double)c->window.out[i];
         break;
     default:
         break;

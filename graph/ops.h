@@ -7,24 +7,33 @@
 typedef Status OpFunction(Diag *d, Model *m, ModelNode *n);
 
 /* infer_shape.c: operators whose result is a shape, or whose shape is a value */
-OpFunction infer_constant, infer_constant_of_shape, infer_shape, infer_size, infer_range;
+OpFunction infer_constant, infer_constant_of_shape, infer_shape, infer_size, infer_range,
+    infer_eye_like, infer_non_zero, infer_one_hot;
 /* infer_elementwise.c */
 OpFunction infer_same, infer_cast, infer_not, infer_is_nan, infer_dropout, infer_arithmetic, infer_pow, infer_variadic,
-    infer_compare, infer_logic, infer_where;
+    infer_compare, infer_logic, infer_where, infer_cast_like, infer_prelu, infer_bits;
 /* infer_move.c */
 OpFunction infer_reshape, infer_flatten, infer_squeeze, infer_unsqueeze, infer_concat, infer_split, infer_slice,
     infer_transpose, infer_expand, infer_tile, infer_gather, infer_gather_elements, infer_gather_nd, infer_scatter_nd;
+/* infer_index.c */
+OpFunction infer_scatter_elements, infer_top_k;
+/* infer_attention.c */
+OpFunction infer_rms_normalization, infer_rotary_embedding, infer_attention;
 /* infer_math.c */
-OpFunction infer_reduce, infer_softmax, infer_layer_normalization, infer_matmul, infer_gemm, infer_cross_entropy;
+OpFunction infer_reduce, infer_softmax, infer_layer_normalization, infer_matmul, infer_gemm, infer_cross_entropy,
+    infer_arg;
+/* einsum.c */
+OpFunction infer_einsum;
 
 /* fold_shape.c */
-OpFunction fold_constant, fold_constant_of_shape, fold_shape, fold_size, fold_range, fold_copy, fold_dropout;
+OpFunction fold_constant, fold_constant_of_shape, fold_shape, fold_size, fold_range, fold_copy, fold_dropout,
+    fold_eye_like, fold_non_zero;
 /* fold_elementwise.c */
-OpFunction fold_unary, fold_gelu, fold_clip, fold_cast, fold_binary, fold_variadic, fold_where;
+OpFunction fold_unary, fold_gelu, fold_clip, fold_cast, fold_binary, fold_variadic, fold_where, fold_is_inf;
 /* fold_move.c */
 OpFunction fold_concat, fold_split, fold_slice, fold_transpose, fold_expand, fold_tile, fold_trilu;
 /* fold_gather.c */
-OpFunction fold_gather, fold_gather_elements, fold_gather_nd, fold_scatter_nd;
+OpFunction fold_gather, fold_gather_elements, fold_gather_nd, fold_scatter_nd, fold_scatter_elements;
 /* fold_math.c */
 OpFunction fold_reduce, fold_softmax, fold_cumsum, fold_matmul;
 
@@ -59,6 +68,11 @@ Status known_axes(Diag *d, Model *m, const ModelNode *n, int i, int rank, uint32
 /* Multidirectional broadcasting of `count` shapes: the right-most axes are aligned. */
 Status broadcast_shapes(Diag *d, const Model *m, const ModelNode *n, const Value *const *v, int count, int *rank,
                         int64_t dim[MAX_RANK]);
+
+/* How a Scatter* merges updates: FERRY_FN_NONE replaces. */
+Status scatter_fn(Diag *d, const Model *m, const ModelNode *n, ferry_fn *out);
+/* The share of elements that a Dropout drops: 0 outside of training mode. */
+Status dropout_ratio(Diag *d, const Model *m, const ModelNode *n, double *out);
 
 /* A Slice, read once for shape and data. */
 typedef struct SliceSpec {

@@ -15,7 +15,6 @@ Status lower_logic(Diag *d, Lowering *l, ModelNode *n);    /* And Or */
 Status lower_pow(Diag *d, Lowering *l, ModelNode *n);
 Status lower_where(Diag *d, Lowering *l, ModelNode *n);
 Status lower_cast(Diag *d, Lowering *l, ModelNode *n);
-Status lower_reduce(Diag *d, Lowering *l, ModelNode *n); /* ReduceMean ReduceSum */
 Status lower_gelu(Diag *d, Lowering *l, ModelNode *n);
 
 /* lower_shape.c */
@@ -28,11 +27,52 @@ Status lower_expand(Diag *d, Lowering *l, ModelNode *n);
 Status lower_tile(Diag *d, Lowering *l, ModelNode *n);
 Status lower_gather(Diag *d, Lowering *l, ModelNode *n);
 
+/* lower_index.c */
+Status lower_gather_elements(Diag *d, Lowering *l, ModelNode *n);
+Status lower_gather_nd(Diag *d, Lowering *l, ModelNode *n);
+Status lower_scatter_elements(Diag *d, Lowering *l, ModelNode *n); /* and Scatter */
+Status lower_scatter_nd(Diag *d, Lowering *l, ModelNode *n);
+Status lower_top_k(Diag *d, Lowering *l, ModelNode *n);
+Status lower_dropout(Diag *d, Lowering *l, ModelNode *n);
+
+/* lower_attention.c */
+Status lower_layer_norm(Diag *d, Lowering *l, ModelNode *n);
+Status lower_rms_norm(Diag *d, Lowering *l, ModelNode *n);
+Status lower_rotary_embedding(Diag *d, Lowering *l, ModelNode *n);
+Status lower_attention(Diag *d, Lowering *l, ModelNode *n);
+
 /* lower_nn.c */
 Status lower_matmul(Diag *d, Lowering *l, ModelNode *n);
 Status lower_gemm(Diag *d, Lowering *l, ModelNode *n);
 Status lower_layer_normalization(Diag *d, Lowering *l, ModelNode *n);
 Status lower_softmax(Diag *d, Lowering *l, ModelNode *n);
 Status lower_cross_entropy(Diag *d, Lowering *l, ModelNode *n); /* SoftmaxCrossEntropyLoss */
+
+/* lower_activation.c */
+/* LeakyRelu PRelu Elu Celu Selu ThresholdedRelu HardSigmoid HardSwish Softsign Mish Shrink */
+Status lower_activation(Diag *d, Lowering *l, ModelNode *n);
+Status lower_clip(Diag *d, Lowering *l, ModelNode *n);
+Status lower_is_nan(Diag *d, Lowering *l, ModelNode *n);
+Status lower_is_inf(Diag *d, Lowering *l, ModelNode *n);
+Status lower_xor(Diag *d, Lowering *l, ModelNode *n);
+Status lower_mod(Diag *d, Lowering *l, ModelNode *n);
+Status lower_bits(Diag *d, Lowering *l, ModelNode *n); /* BitShift BitwiseAnd BitwiseOr BitwiseXor BitwiseNot */
+Status lower_sum(Diag *d, Lowering *l, ModelNode *n);  /* Sum Mean */
+
+/* lower_reduce.c */
+Status lower_reduce(Diag *d, Lowering *l, ModelNode *n); /* all Reduce* */
+Status lower_arg(Diag *d, Lowering *l, ModelNode *n);    /* ArgMax ArgMin */
+Status lower_log_softmax(Diag *d, Lowering *l, ModelNode *n);
+Status lower_hardmax(Diag *d, Lowering *l, ModelNode *n);
+Status lower_cumsum(Diag *d, Lowering *l, ModelNode *n);
+Status lower_one_hot(Diag *d, Lowering *l, ModelNode *n);
+Status lower_trilu(Diag *d, Lowering *l, ModelNode *n);
+
+/* lower_loss.c */
+Status lower_softmax_loss(Diag *d, Lowering *l, ModelNode *n);    /* SoftmaxCrossEntropyLoss */
+Status lower_likelihood_loss(Diag *d, Lowering *l, ModelNode *n); /* NegativeLogLikelihoodLoss */
+
+/* einsum.c */
+Status lower_einsum(Diag *d, Lowering *l, ModelNode *n);
 
 #endif

@@ -1,4 +1,5 @@
-/* algorithms.c - the algorithms of the planner, one row each: the baselines, the papers' algorithms, and the search over all.
+/* algorithms.c - the algorithms of the planner, one row each: the baselines, the papers' algorithms, and the search
+ * over all.
  *
  *   native-offload   ZeRO-Offload's order: everything is loaded, gradients come back, updates follow BP
  *   deepspeed-like   the same; a gradient's memory is free once it is copied, and a caching allocator is paid for
@@ -26,7 +27,8 @@ static Status native(Search *s)
     return search_add(s, &p, "native-offload", &c);
 }
 
-/* DeepSpeed keeps two buckets in flight: one is filled while the other is copied. The bucket is the largest gradient. */
+/* DeepSpeed keeps two buckets in flight: one is filled while the other is copied. The bucket is the largest gradient.
+ */
 static Status deepspeed_like(Search *s)
 {
     Plan p;
@@ -60,7 +62,8 @@ static Status dha(Search *s)
     return search_size(s, c);
 }
 
-/* ---- memferry ---------------------------------------------------------------------------------------------------------- */
+/* ---- memferry
+ * ---------------------------------------------------------------------------------------------------------- */
 
 Status memferry_choices(Search *s, FpReading fp, BpReading bp, Plan *out)
 {
@@ -101,7 +104,8 @@ static Status memferry(Search *s)
     return each_reading(s, search_size);
 }
 
-/* ---- go-memferry ------------------------------------------------------------------------------------------------------- */
+/* ---- go-memferry
+ * ------------------------------------------------------------------------------------------------------- */
 
 Status offload_choices(Search *s, int64_t limit_bytes, Plan *p)
 {
@@ -150,7 +154,8 @@ static Status go_memferry(Search *s)
     return each_reading(s, offload_all_limits);
 }
 
-/* ---- auto -------------------------------------------------------------------------------------------------------------- */
+/* ---- auto
+ * -------------------------------------------------------------------------------------------------------------- */
 
 /* Each place of load of a unit that several layers read. */
 static Status tied_places(Search *s, const Candidate *from)

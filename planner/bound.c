@@ -1,23 +1,25 @@
-/* bound.c - a time that no plan of this profile can beat, without contention. Three arguments; the bound is the largest.
+/* bound.c - a time that no plan of this profile can beat, without contention. Three arguments; the bound is the
+ * largest.
  *
- * 1. A resource. In one period the compute stream runs every kernel once, the load engine every load, the store engine every store,
- *    so the period is at least each sum, hence at least any weighted mean of the three. For weights w (>= 0, sum 1)
- *        period >= sum over units of min over its choices of (w_c compute + w_h load + w_d store)
- *    because choices of different units can only raise the sum of minima. Weights run over a grid; each gives a valid bound.
- *    A unit is free to choose here when it is alone in all of its layers; the other layers count with their fastest placement
- *    and their units with no load and no store.
+ * 1. A resource. In one period the compute stream runs every kernel once, the load engine every load, the store engine
+ * every store, so the period is at least each sum, hence at least any weighted mean of the three. For weights w (>= 0,
+ * sum 1) period >= sum over units of min over its choices of (w_c compute + w_h load + w_d store) because choices of
+ * different units can only raise the sum of minima. Weights run over a grid; each gives a valid bound. A unit is free
+ * to choose here when it is alone in all of its layers; the other layers count with their fastest placement and their
+ * units with no load and no store.
  *
- * 2. The updates. The update stream runs every unit's square sum and update and the norm once a period, whatever the plan.
+ * 2. The updates. The update stream runs every unit's square sum and update and the norm once a period, whatever the
+ * plan.
  *
  * 3. A cycle through compute and updates. Take two units a and b, and the set S of units whose last gradient write does
- *    not precede a's and whose first use does not follow b's. Kernels run in one order on one stream, and a unit's square sum
- *    comes before its update. So both, for all of S, start after a's last gradient write and end before b's first use in the
- *    next step, one after another:
- *        start of b's first use, next step >= end of a's last write + sum of square sums and updates in S
- *        end of a's last write             >= start of b's first use + compute from there to a's last write
- *    The period is therefore at least that compute time, each kernel with its fastest placement, plus the square sums and
- *    updates of S. When the norm is clipped every update waits for every gradient and for the norm: a is then the last of
- *    all, S holds every unit up to b, and of the square sums only that of a comes surely in between, then the norm. */
+ *    not precede a's and whose first use does not follow b's. Kernels run in one order on one stream, and a unit's
+ * square sum comes before its update. So both, for all of S, start after a's last gradient write and end before b's
+ * first use in the next step, one after another: start of b's first use, next step >= end of a's last write + sum of
+ * square sums and updates in S end of a's last write             >= start of b's first use + compute from there to a's
+ * last write The period is therefore at least that compute time, each kernel with its fastest placement, plus the
+ * square sums and updates of S. When the norm is clipped every update waits for every gradient and for the norm: a is
+ * then the last of all, S holds every unit up to b, and of the square sums only that of a comes surely in between, then
+ * the norm. */
 #include "planner/plan_search.h"
 
 #include <stdlib.h>
@@ -49,10 +51,12 @@ static int64_t layer_fp_least(const LayerProfile *l)
 
 static int64_t layer_bp_least(const LayerProfile *l)
 {
-    return min64(min64(l->bp[0][0].median_ns, l->bp[0][1].median_ns), min64(l->bp[1][0].median_ns, l->bp[1][1].median_ns));
+    return min64(min64(l->bp[0][0].median_ns, l->bp[0][1].median_ns),
+                 min64(l->bp[1][0].median_ns, l->bp[1][1].median_ns));
 }
 
-/* The fastest that a segment's phase can be. A layer with several units in different places lies between the four corners. */
+/* The fastest that a segment's phase can be. A layer with several units in different places lies between the four
+ * corners. */
 static int64_t least(const Facts *f, int segment, Phase phase)
 {
     if (!f->runs[2 * segment + (int)phase])
@@ -162,16 +166,17 @@ static Status resource_bound(Diag *d, Arena *a, const Facts *f, int64_t *out)
     return ST_OK;
 }
 
-/* ---- 3: the cycle ------------------------------------------------------------------------------------------------------ */
+/* ---- 3: the cycle
+ * ------------------------------------------------------------------------------------------------------ */
 
 /* A unit with an update. Positions are node indices: the order of the compute stream. */
 typedef struct Loop {
     int unit;
-    int first_use;          /* node */
-    int last_write;         /* node */
-    int64_t from_use_ns;    /* compute from the start of the step to the start of its first use, fastest placement */
-    int64_t to_write_ns;    /* the same to the start of the segment with its last gradient write */
-    int64_t enter_ns;       /* what its first use takes after its update beyond its fastest time: the load, or DHA */
+    int first_use;       /* node */
+    int last_write;      /* node */
+    int64_t from_use_ns; /* compute from the start of the step to the start of its first use, fastest placement */
+    int64_t to_write_ns; /* the same to the start of the segment with its last gradient write */
+    int64_t enter_ns;    /* what its first use takes after its update beyond its fastest time: the load, or DHA */
 } Loop;
 
 static int by_first_use(const void *x, const void *y)
@@ -219,7 +224,8 @@ static Status cycle_bound(Diag *d, Arena *a, const Facts *f, bool clip, int64_t 
         /* The first use either waits for a load or reads by DHA. */
         if (g->layer[l].n_unit == 1) {
             const LayerProfile *t = &p->layer[l];
-            it.enter_ns = min64(p->unit[u].load.median_ns + t->fp[ON_GPU].median_ns, t->fp[ON_HOST].median_ns) - layer_fp_least(t);
+            it.enter_ns = min64(p->unit[u].load.median_ns + t->fp[ON_GPU].median_ns, t->fp[ON_HOST].median_ns) -
+                          layer_fp_least(t);
         }
         loop[n++] = it;
     }

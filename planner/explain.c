@@ -49,8 +49,8 @@ static void reason(const Problem *pr, const Plan *plan, int unit, Text *to)
         text_add(to, "DHA adds %s to compute and saves a load of %s and %s", time_print(a, all), time_print(b, load),
                  size_print(s, u->bytes));
     else if (before > 0)
-        text_add(to, "DHA adds %s before the load, a load of %s saves %s after it", time_print(a, before), time_print(b, load),
-                 time_print(s, all - before));
+        text_add(to, "DHA adds %s before the load, a load of %s saves %s after it", time_print(a, before),
+                 time_print(b, load), time_print(s, all - before));
     else
         text_add(to, "a load of %s saves %s of DHA", time_print(b, load), time_print(a, all));
     if (u->grad_bytes == 0) {
@@ -62,7 +62,8 @@ static void reason(const Problem *pr, const Plan *plan, int unit, Text *to)
         text_add(to, "; gradient on the GPU saves %s of DHA for a store of %s", time_print(a, gain),
                  time_print(b, pr->profile->unit[unit].store.median_ns));
     else
-        text_add(to, "; gradient written to the host costs %s and saves %s", time_print(a, gain), size_print(s, u->grad_bytes));
+        text_add(to, "; gradient written to the host costs %s and saves %s", time_print(a, gain),
+                 size_print(s, u->grad_bytes));
     text_add(to, "; updated %s", c->late || plan->update_after_bp ? "after the backward pass" : "as gradients arrive");
 }
 
@@ -99,7 +100,7 @@ static Status explain_unit(Diag *d, Arena *a, const Problem *pr, Plan *work, int
     char place[160], t[40], m[40];
     describe_place(g, u, work->unit[unit].first_gpu_use, place, sizeof place);
     text_add(to, "%s: %s, gradient %s, update %s\n    ", u->name, place,
-             u->grad_bytes == 0                 ? "none"
+             u->grad_bytes == 0                ? "none"
              : work->unit[unit].grad == ON_GPU ? "gpu"
                                                : "host",
              work->unit[unit].late ? "late" : "early");
@@ -152,15 +153,16 @@ static void summary(const Plan *p, Text *to)
             most = i;
     char a[32], b[32], c[32];
     int64_t idle = p->model_ns - rows[most].ns;
-    text_add(to, "A step takes %s without contention, %s with it. Its bottleneck is %s: busy %s of it", time_print(a, p->model_ns),
-             time_print(b, p->iteration_ns), rows[most].what, time_print(c, rows[most].ns));
+    text_add(to, "A step takes %s without contention, %s with it. Its bottleneck is %s: busy %s of it",
+             time_print(a, p->model_ns), time_print(b, p->iteration_ns), rows[most].what, time_print(c, rows[most].ns));
     if (idle > 0)
         text_add(to, "; for %s it waits", time_print(a, idle));
     text_add(to, ".\n");
     for (int i = 0; i < 4; i++)
         text_add(to, "  %-20s %10s  %5.1f%%\n", rows[i].what, time_print(a, rows[i].ns),
                  p->model_ns > 0 ? 100.0 * (double)rows[i].ns / (double)p->model_ns : 0.0);
-    text_add(to, "  %-20s %10s  the plan is %.2f%% above it\n", "proven bound", time_print(a, p->bound_ns), plan_gap_percent(p));
+    text_add(to, "  %-20s %10s  the plan is %.2f%% above it\n", "proven bound", time_print(a, p->bound_ns),
+             plan_gap_percent(p));
     if (p->iteration_ns > p->model_ns)
         text_add(to, "  %-20s %10s  streams that share the link and the host's memory\n", "contention",
                  time_print(a, p->iteration_ns - p->model_ns));
@@ -177,7 +179,8 @@ Status plan_explain(Diag *d, Arena *a, const Graph *g, const Profile *p, const P
         return diag_oom(d);
     memcpy(work.unit, plan->unit, (size_t)g->n_unit * sizeof *work.unit);
     summary(plan, to);
-    text_add(to, "Each unit, its choice, and what a step without contention would take with only this choice changed:\n\n");
+    text_add(to,
+             "Each unit, its choice, and what a step without contention would take with only this choice changed:\n\n");
     for (int i = 0; i < g->n_unit; i++)
         TRY(explain_unit(d, a, pr, &work, i, to));
     return to->failed ? diag_oom(d) : ST_OK;

@@ -1,16 +1,16 @@
 /* frugal.c - from a fast candidate down to the one that needs least memory, without looking at any budget.
  *
- * Each move saves bytes and costs time: a loaded unit is read by DHA instead, a gradient is written to host memory instead.
- * Ordered by cost per byte saved and applied one after another, the moves are a path from the start to everything on the host.
- * The places on this path, each judged by the timeline and laid out, are the frontier from which plan_make takes the fastest
- * that fits. What a move costs depends on what is the bottleneck at that place, so there are three kinds of path:
+ * Each move saves bytes and costs time: a loaded unit is read by DHA instead, a gradient is written to host memory
+ * instead. Ordered by cost per byte saved and applied one after another, the moves are a path from the start to
+ * everything on the host. The places on this path, each judged by the timeline and laid out, are the frontier from
+ * which plan_make takes the fastest that fits. What a move costs depends on what is the bottleneck at that place, so
+ * there are three kinds of path:
  *
- *   priced   units first, gradients after them (at the end of the forward pass, where memory is most often short, there are
- *            no gradients yet). In a few stages the timeline prices every move from where the path stands, and the
- *            cheapest part of what is left is made.
- *   around   the priced path once more for each large unit, which is moved before all others, and after them: such a unit
- *            (an embedding) may alone be what a budget needs, or what it must not touch.
- *   mixed    units and gradients together by what the profile says that they add to compute.
+ *   priced   units first, gradients after them (at the end of the forward pass, where memory is most often short, there
+ * are no gradients yet). In a few stages the timeline prices every move from where the path stands, and the cheapest
+ * part of what is left is made. around   the priced path once more for each large unit, which is moved before all
+ * others, and after them: such a unit (an embedding) may alone be what a budget needs, or what it must not touch. mixed
+ * units and gradients together by what the profile says that they add to compute.
  *
  * Places are tried on a grid first and then in the middle of the widest gap in bytes; some are worked on further. */
 #include "planner/plan_search.h"
@@ -19,16 +19,17 @@
 #include <string.h>
 
 enum {
-    STAGES = 4,   /* of a priced path */
-    PRICED = 128, /* moves that the timeline prices in a stage: those that save most; the others keep the profile's price */
-    GRID = 12,    /* places of a path tried first */
-    REFINE = 10,  /* places tried in gaps */
-    POINTS = 5,   /* parts of a priced path whose ends are worked on further */
+    STAGES = 4, /* of a priced path */
+    PRICED =
+        128, /* moves that the timeline prices in a stage: those that save most; the others keep the profile's price */
+    GRID = 12,       /* places of a path tried first */
+    REFINE = 10,     /* places tried in gaps */
+    POINTS = 5,      /* parts of a priced path whose ends are worked on further */
     SIDE_POINTS = 2, /* the same for a path around a large unit */
-    LARGE = 8,    /* a unit is large with this part of all bytes that moves of units save */
-    IMPROVE = 50, /* single changes tried at each of them */
-    INHERIT = 6,  /* places after each that start from its work */
-    WINDOWS = 4   /* gradient windows: 1, 2, 4, 8 times the largest gradient */
+    LARGE = 8,       /* a unit is large with this part of all bytes that moves of units save */
+    IMPROVE = 50,    /* single changes tried at each of them */
+    INHERIT = 6,     /* places after each that start from its work */
+    WINDOWS = 4      /* gradient windows: 1, 2, 4, 8 times the largest gradient */
 };
 
 typedef struct Move {

@@ -1,9 +1,10 @@
 /* gradient_offload.c - which gradients stay on the GPU (GO-MemFerry, section IV-D), exactly.
  *
  * Every gradient starts in host memory, written by DHA. Keeping gradient i on the GPU gains T_GBP(i) - T_CBP(i) of
- * backward time and costs its bytes: a knapsack. The paper fills a table over (layer, bytes), which has to quantise bytes.
- * Here the table's row is a list of only those states that matter: pairs (bytes, gain) of which none is both at least as large
- * and at most as good as another. Going from thing i - 1 to thing i merges the list with itself shifted by (bytes_i, gain_i):
+ * backward time and costs its bytes: a knapsack. The paper fills a table over (layer, bytes), which has to quantise
+ * bytes. Here the table's row is a list of only those states that matter: pairs (bytes, gain) of which none is both at
+ * least as large and at most as good as another. Going from thing i - 1 to thing i merges the list with itself shifted
+ * by (bytes_i, gain_i):
  *
  *     gain |           .---             o  states without thing i
  *          |      o----                 x  the same, with it
@@ -11,9 +12,9 @@
  *          | o-'
  *          +------------------ bytes
  *
- * The list may still grow long. Things go by falling gain per byte, so a greedy filling of what is left of the limit, the last
- * thing cut to fit, bounds from above what a state can still become; a state whose bound is below the best whole filling
- * seen so far is dropped. That keeps the result exact and leaves few states. */
+ * The list may still grow long. Things go by falling gain per byte, so a greedy filling of what is left of the limit,
+ * the last thing cut to fit, bounds from above what a state can still become; a state whose bound is below the best
+ * whole filling seen so far is dropped. That keeps the result exact and leaves few states. */
 #include "planner/problem.h"
 
 #include <stdlib.h>
@@ -57,8 +58,8 @@ static int by_rate(const void *x, const void *y)
     return a->index - b->index;
 }
 
-/* False when nothing that can still follow brings this state to the best gain. Raises `best` to what the state becomes when
- * each of the things from `from` on that fits is added in order. */
+/* False when nothing that can still follow brings this state to the best gain. Raises `best` to what the state becomes
+ * when each of the things from `from` on that fits is added in order. */
 static bool hopeful(Search *s, int from, int64_t bytes, int64_t gain)
 {
     int64_t room = s->limit - bytes, bound = gain, whole = gain;

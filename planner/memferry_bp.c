@@ -1,8 +1,8 @@
 /* memferry_bp.c - Algorithm 2 of MemFerry: which of the units that FP reads by DHA are loaded for BP (DFGB).
  *
- * When the last load of FP is over the link stands idle until gradients come back. The window is the slack that FP left,
- * T_res, and the backward time of the layers behind the tag. Candidates are DHA layers whose backward gets faster by a load;
- * the best go first, each takes its load time from the window, and one that does not fit is skipped.
+ * When the last load of FP is over the link stands idle until gradients come back. The window is the slack that FP
+ * left, T_res, and the backward time of the layers behind the tag. Candidates are DHA layers whose backward gets faster
+ * by a load; the best go first, each takes its load time from the window, and one that does not fit is skipped.
  *
  * Two readings of the test in line 4 and of the gain in line 5:
  *   literal   T_trans + T_BP < T_BP^H; the gain counts the load as if compute waited for all of it

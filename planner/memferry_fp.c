@@ -1,7 +1,7 @@
 /* memferry_fp.c - Algorithm 1 of MemFerry: for each unit, load it before its forward (GFGB) or read it in place (DHA).
  *
- * Loads run one after another on the link, from the start of the step on. Two numbers describe where the walk through the
- * layers stands:
+ * Loads run one after another on the link, from the start of the step on. Two numbers describe where the walk through
+ * the layers stands:
  *
  *   T_all   the time at which compute is done with everything so far
  *   T_res   T_all less the load time spent so far: how long the link could have stood idle, which is the load time
@@ -12,8 +12,9 @@
  *                                                                 T_all
  *
  * A layer read by DHA moves both forward by T_FP^H: it needs no load. A loaded layer moves T_all by T_FP and T_res by
- * T_FP - T_trans. If its load does not fit into T_res, compute stalls for the rest; then it may pay to go back and read an earlier
- * loaded layer i by DHA: the link gets T_trans(i) back and compute grows by what DHA costs more, which hides load time as well.
+ * T_FP - T_trans. If its load does not fit into T_res, compute stalls for the rest; then it may pay to go back and read
+ * an earlier loaded layer i by DHA: the link gets T_trans(i) back and compute grows by what DHA costs more, which hides
+ * load time as well.
  *
  * Line 3 of the algorithm decides DHA when T_FP^H(l) <= T_FP(l) + max(T_trans(l), 0). The max has no effect as
  * printed. Two readings:
@@ -31,9 +32,9 @@ static int64_t max64(int64_t a, int64_t b)
     return a > b ? a : b;
 }
 
-/* Layer l is loaded and stalls. Loaded layers from the tag on become DHA, first to last, as long as that brings the end of l
- * forward; l itself stays loaded. Layers between i and l may have stalled too, which this estimate does not see: the timeline
- * does. */
+/* Layer l is loaded and stalls. Loaded layers from the tag on become DHA, first to last, as long as that brings the end
+ * of l forward; l itself stays loaded. Layers between i and l may have stalled too, which this estimate does not see:
+ * the timeline does. */
 static void backtrack(const Problem *p, int l, MemferryState *s)
 {
     const Item *at = &p->item[l];
@@ -54,7 +55,8 @@ static void backtrack(const Problem *p, int l, MemferryState *s)
         s->tag = i + 1;
         base = with;
         s->res_ns += gain;
-        s->all_ns += more; /* the printed loop leaves this out; without it a second change would be judged from a past T_all */
+        s->all_ns +=
+            more; /* the printed loop leaves this out; without it a second change would be judged from a past T_all */
         if (s->res_ns >= at->trans_ns)
             break;
     }
@@ -99,7 +101,8 @@ Status memferry_fp(Diag *d, Arena *a, const Problem *p, FpReading reading, Memfe
 
 void memferry_print(const Problem *p, const MemferryState *s, const char *title, Text *to)
 {
-    text_add(to, "%s: T_all %lld ns, T_res %lld ns, tag %d\n", title, (long long)s->all_ns, (long long)s->res_ns, s->tag);
+    text_add(to, "%s: T_all %lld ns, T_res %lld ns, tag %d\n", title, (long long)s->all_ns, (long long)s->res_ns,
+             s->tag);
     for (int i = 0; i < p->n_item; i++)
         text_add(to, "  %-40s %s\n", p->graph->unit[p->item[i].unit].name, mode_name(s->mode[i]));
 }

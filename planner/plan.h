@@ -55,7 +55,7 @@ typedef struct Plan {
     /* results: by the timeline in steady state, contention-aware unless said */
     int64_t iteration_ns;
     int64_t model_ns;          /* without contention */
-    int64_t bound_ns;          /* proven: no plan of this profile has a smaller model_ns */
+    int64_t bound_ns;          /* proven: no plan of this profile with this clip has a smaller model_ns */
     int64_t milp_ns;           /* -1 unless cross-checked */
     int64_t resource_bound_ns; /* max of the four below */
     int64_t compute_ns, h2d_ns, d2h_ns, update_ns; /* busy times in a step, without contention */

@@ -32,7 +32,8 @@ double plan_gap_percent(const Plan *p)
     return p->bound_ns > 0 ? 100.0 * (double)(p->model_ns - p->bound_ns) / (double)p->bound_ns : 0;
 }
 
-/* needs: choices   fills: nothing of the plan; the contention-aware period, and the other one when model_ns is not NULL */
+/* needs: choices   fills: nothing of the plan; the contention-aware period, and the other one when model_ns is not NULL
+ */
 Status plan_time(Diag *d, const Graph *g, const Profile *p, const Plan *plan, int64_t *iteration_ns, int64_t *model_ns)
 {
     Arena *scratch = arena_open();

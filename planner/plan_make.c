@@ -1,4 +1,5 @@
-/* plan_make.c - from options to a plan: rules, candidates of the algorithm, the fastest that fits, or the least that would. */
+/* plan_make.c - from options to a plan: rules, candidates of the algorithm, the fastest that fits, or the least that
+ * would. */
 #include "planner/plan_search.h"
 
 #include <inttypes.h>
@@ -49,11 +50,12 @@ static Status apply_rules(Search *s)
         }
         if (hits == 0) {
             diag_fail(s->d, ST_USAGE, "--mode %s=%s: no unit has this name", rule->glob, mode_name(rule->mode));
-            return diag_hint(s->d, "ferryc plan --json lists the units; a pattern is quoted as in --mode '*.attn.*=dha'");
+            return diag_hint(s->d,
+                             "ferryc plan --json lists the units; a pattern is quoted as in --mode '*.attn.*=dha'");
         }
         if (possible == 0) {
-            diag_fail(s->d, ST_USAGE, "--mode %s=%s: the backward pass does not read %s", rule->glob, mode_name(rule->mode),
-                      hits == 1 ? "this unit" : "any of these units");
+            diag_fail(s->d, ST_USAGE, "--mode %s=%s: the backward pass does not read %s", rule->glob,
+                      mode_name(rule->mode), hits == 1 ? "this unit" : "any of these units");
             return diag_hint(s->d, "gfgb and dha are possible");
         }
         if (possible < hits)
@@ -63,7 +65,8 @@ static Status apply_rules(Search *s)
     return ST_OK;
 }
 
-/* ---- choosing -------------------------------------------------------------------------------------------------------- */
+/* ---- choosing
+ * -------------------------------------------------------------------------------------------------------- */
 
 /* Candidates of one speed are compared without contention; that time is made only for them. */
 static Status prefer(Search *s, const Candidate *a, const Candidate *b, bool *out)
@@ -95,7 +98,8 @@ static Status choose(Search *s, int64_t mem, int64_t host, Candidate **out)
     return ST_OK;
 }
 
-/* A size that can be pasted as it stands and is not less than `bytes`. Pools are whole chunks of a multiple of 1 KiB. */
+/* A size that can be pasted as it stands and is not less than `bytes`. Pools are whole chunks of a multiple of 1 KiB.
+ */
 static const char *exact(char *buf, size_t size, int64_t bytes)
 {
     int64_t kib = bytes / 1024 + (bytes % 1024 != 0);
@@ -108,8 +112,8 @@ static const char *exact(char *buf, size_t size, int64_t bytes)
     return buf;
 }
 
-/* The candidate that needs least: of GPU memory among those whose pinned memory fits; when there is none, of pinned memory
- * among those whose GPU memory fits; when there is none either, of GPU memory, and both are named. */
+/* The candidate that needs least: of GPU memory among those whose pinned memory fits; when there is none, of pinned
+ * memory among those whose GPU memory fits; when there is none either, of GPU memory, and both are named. */
 static Status no_fit(Search *s, int64_t mem, int64_t host)
 {
     const Candidate *least_mem = NULL, *least_host = NULL, *least = NULL;
@@ -131,7 +135,8 @@ static Status no_fit(Search *s, int64_t mem, int64_t host)
         diag_fail(s->d, ST_NO_FIT, "no plan of '%s' fits --mem-budget %s: the least that works is %s", s->o->algorithm,
                   size_print(a, mem), exact(c, sizeof c, least_mem->peak_bytes));
         diag_hint(s->d, "use --mem-budget %s%s", c,
-                  strcmp(s->o->algorithm, "auto") == 0 ? ", a smaller batch or a shorter sequence" : " or --algorithm auto");
+                  strcmp(s->o->algorithm, "auto") == 0 ? ", a smaller batch or a shorter sequence"
+                                                       : " or --algorithm auto");
     } else if (least_host) {
         diag_fail(s->d, ST_NO_FIT, "no plan of '%s' fits --host-budget %s: the least that works is %s", s->o->algorithm,
                   size_print(a, host), exact(c, sizeof c, least_host->host_bytes));
@@ -146,7 +151,8 @@ static Status no_fit(Search *s, int64_t mem, int64_t host)
     return s->d->status;
 }
 
-/* ---- dumps ----------------------------------------------------------------------------------------------------------- */
+/* ---- dumps
+ * ----------------------------------------------------------------------------------------------------------- */
 
 static void dump(const Text *t)
 {
@@ -174,7 +180,8 @@ static Status dump_stage(Search *s, const char *stage, const Plan *chosen)
             st = memferry_fp(s->d, s->a, s->problem, (FpReading)fp, &state);
             if (st == ST_OK)
                 st = memferry_bp(s->d, s->a, s->problem, (BpReading)bp, &state);
-            snprintf(title, sizeof title, "fp %s, bp %s", fp_reading_name((FpReading)fp), bp_reading_name((BpReading)bp));
+            snprintf(title, sizeof title, "fp %s, bp %s", fp_reading_name((FpReading)fp),
+                     bp_reading_name((BpReading)bp));
             if (st == ST_OK)
                 memferry_print(s->problem, &state, title, &t);
         }

@@ -60,13 +60,20 @@ void plan_print_json(const Graph *g, const Plan *plan, Text *to)
         const char *key;
         int64_t value;
     } rows[] = {
-        {"iteration_ns", plan->iteration_ns}, {"model_ns", plan->model_ns},
-        {"bound_ns", plan->bound_ns},         {"resource_bound_ns", plan->resource_bound_ns},
-        {"compute_ns", plan->compute_ns},     {"h2d_ns", plan->h2d_ns},
-        {"d2h_ns", plan->d2h_ns},             {"update_ns", plan->update_ns},
-        {"peak_bytes", plan->peak_bytes},     {"live_bytes", plan->live_bytes},
-        {"budget_bytes", plan->budget_bytes}, {"host_bytes", plan->host_bytes},
-        {"host_budget_bytes", plan->host_budget_bytes}, {"gradient_window_bytes", plan->gradient_window_bytes},
+        {"iteration_ns", plan->iteration_ns},
+        {"model_ns", plan->model_ns},
+        {"bound_ns", plan->bound_ns},
+        {"resource_bound_ns", plan->resource_bound_ns},
+        {"compute_ns", plan->compute_ns},
+        {"h2d_ns", plan->h2d_ns},
+        {"d2h_ns", plan->d2h_ns},
+        {"update_ns", plan->update_ns},
+        {"peak_bytes", plan->peak_bytes},
+        {"live_bytes", plan->live_bytes},
+        {"budget_bytes", plan->budget_bytes},
+        {"host_bytes", plan->host_bytes},
+        {"host_budget_bytes", plan->host_budget_bytes},
+        {"gradient_window_bytes", plan->gradient_window_bytes},
     };
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++)
         text_add(to, ",\n  \"%s\": %" PRId64, rows[i].key, rows[i].value);

@@ -1,8 +1,8 @@
 /* plan_search.h - inside the planner: the pool of candidates that algorithms fill and that plan_make chooses from.
  *
- * An algorithm does not see the budgets. It proposes choices; search_try judges them by the timeline with contention, and
- * search_size adds what they reserve. The plan is the fastest sized candidate that fits. So a larger budget chooses from a larger
- * set and never gives a slower plan, and the least budget is simply the smallest candidate. */
+ * An algorithm does not see the budgets. It proposes choices; search_try judges them by the timeline with contention,
+ * and search_size adds what they reserve. The plan is the fastest sized candidate that fits. So a larger budget chooses
+ * from a larger set and never gives a slower plan, and the least budget is simply the smallest candidate. */
 #ifndef FERRY_PLANNER_PLAN_SEARCH_H
 #define FERRY_PLANNER_PLAN_SEARCH_H
 
@@ -10,7 +10,7 @@
 #include "planner/problem.h"
 
 typedef struct Candidate {
-    Plan plan; /* choices only */
+    Plan plan;        /* choices only */
     const char *from; /* how it came about, for --dump and tests */
     uint64_t key[2];
     int64_t iteration_ns;
@@ -44,19 +44,19 @@ void search_close(Search *s);
 /* Choices to start from: all GFGB, gradients ON_GPU, early. Fresh arena memory. */
 Status search_blank(Search *s, Plan *out);
 Status search_copy(Search *s, const Plan *from, Plan *out);
-/* Applies pinned modes and what has only one sense (a frozen unit has no gradient), then times the choices unless they are
- * known. *out is owned by the pool. */
+/* Applies pinned modes and what has only one sense (a frozen unit has no gradient), then times the choices unless they
+ * are known. *out is owned by the pool. */
 Status search_try(Search *s, const Plan *choices, const char *from, Candidate **out);
 Status search_size(Search *s, Candidate *c);
 /* Both. */
 Status search_add(Search *s, const Plan *choices, const char *from, Candidate **out);
 /* Fastest, then the one found first. */
 Candidate *search_fastest(const Search *s);
-/* Update placement by the timeline: all early, all late, and the first k units in order of use late for a grid of k that is
- * refined around the best. *out = the best. */
+/* Update placement by the timeline: all early, all late, and the first k units in order of use late for a grid of k
+ * that is refined around the best. *out = the best. */
 Status search_late(Search *s, const Plan *choices, const char *from, Candidate **out);
-/* Improves by changing one unit at a time, as long as `evaluations` last and peak_bytes is kept (INT64_MAX: no limit, and no
- * layout is made). *out = the best. */
+/* Improves by changing one unit at a time, as long as `evaluations` last and peak_bytes is kept (INT64_MAX: no limit,
+ * and no layout is made). *out = the best. */
 Status search_improve(Search *s, Candidate *from, int evaluations, int64_t peak_bytes, Candidate **out);
 /* From a candidate down to the most frugal choices; see frugal.c. */
 Status search_frugal(Search *s, const Candidate *from);
@@ -68,18 +68,21 @@ Status offload_choices(Search *s, int64_t limit_bytes, Plan *inout);
 int64_t all_grad_bytes(const Graph *g);
 int64_t largest_grad_bytes(const Graph *g);
 
-/* ---- evaluation (plan_evaluate.c) ------------------------------------------------------------------------------------ */
+/* ---- evaluation (plan_evaluate.c)
+ * ------------------------------------------------------------------------------------ */
 
 /* iteration_ns: with contention, model_ns: without; either may be NULL. */
 Status plan_time(Diag *d, const Graph *g, const Profile *p, const Plan *plan, int64_t *iteration_ns, int64_t *model_ns);
 Status plan_size(Diag *d, const Graph *g, const Profile *p, const Plan *plan, int64_t *peak_bytes, int64_t *host_bytes);
 
-/* ---- bound.c ------------------------------------------------------------------------------------------------------------- */
+/* ---- bound.c
+ * ------------------------------------------------------------------------------------------------------------- */
 
 /* *out_ns: no plan of this profile with this clip has a smaller model_ns; the proof is in bound.c. */
 Status bound_make(Diag *d, const Graph *g, const Profile *p, bool clip, int64_t *out_ns);
 
-/* ---- plan.yaml in parts (plan_yaml.c), for a graph and profile that are there already ----------------------------------- */
+/* ---- plan.yaml in parts (plan_yaml.c), for a graph and profile that are there already
+ * ----------------------------------- */
 
 /* The body of the file without its header line. */
 void plan_yaml_text(const Graph *g, const Plan *plan, const char *profile_path, Text *to);

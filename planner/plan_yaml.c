@@ -75,7 +75,8 @@ void plan_yaml_text(const Graph *g, const Plan *plan, const char *profile_path, 
             text_add_quoted(to, name.at ? name.at : "");
             text_free(&name);
         }
-        text_add(to, "\n    gradient: %s\n    update: %s\n", c->grad == ON_GPU ? "gpu" : "host", c->late ? "late" : "early");
+        text_add(to, "\n    gradient: %s\n    update: %s\n", c->grad == ON_GPU ? "gpu" : "host",
+                 c->late ? "late" : "early");
     }
 
     text_add(to, "layout:\n");
@@ -118,7 +119,8 @@ Status plan_write(Diag *d, const Graph *g, const Profile *p, const Plan *plan, c
     return st;
 }
 
-/* ---- reading ----------------------------------------------------------------------------------------------------------- */
+/* ---- reading
+ * ----------------------------------------------------------------------------------------------------------- */
 
 static const int64_t MOST = (int64_t)1 << 60;
 
@@ -129,8 +131,9 @@ static bool is_null(const YamlNode *n)
 
 static Status read_options(Diag *d, const YamlNode *top, Plan *plan)
 {
-    static const char *const keys[] = {"mem_budget_bytes",      "host_budget_bytes", "clip",           "update_after_bp",
-                                       "gradient_window_bytes", "allocations",       "reserve_factor", NULL};
+    static const char *const keys[] = {
+        "mem_budget_bytes",      "host_budget_bytes", "clip",           "update_after_bp",
+        "gradient_window_bytes", "allocations",       "reserve_factor", NULL};
     YamlNode *map, *factor;
     TRY(yaml_get(d, top, "options", YAML_MAP, &map));
     TRY(yaml_only_keys(d, map, keys));
@@ -323,8 +326,8 @@ static Status read_layout(Diag *d, Arena *a, const Graph *g, const YamlNode *top
 
 static Status read_head(Diag *d, const YamlNode *top, Plan *plan)
 {
-    static const char *const keys[] = {"schema",  "tool",    "profile", "algorithm", "options",
-                                       "results", "units",   "layout",  NULL};
+    static const char *const keys[] = {"schema",  "tool",  "profile", "algorithm", "options",
+                                       "results", "units", "layout",  NULL};
     static const char *const profile_keys[] = {"path", "hash", NULL};
     if (top->kind != YAML_MAP)
         return yaml_error(d, top, "a plan is a map with schema: %s", SCHEMA);

@@ -45,15 +45,16 @@ int64_t problem_grad_bytes(const Graph *g, int layer, int unit)
     return sum;
 }
 
-/* part / all of total, rounded down; the products stay below 2^63 because times are below 2^53 and the ratio is in permille
- * of permille. */
+__extension__ typedef __int128 Wide;
+
+/* part / all of total, rounded towards 0. */
 static int64_t share(int64_t total, int64_t part, int64_t all)
 {
     if (all <= 0 || part <= 0)
         return 0;
     if (part >= all)
         return total;
-    return (int64_t)((long double)total * (long double)part / (long double)all);
+    return (int64_t)((Wide)total * part / all);
 }
 
 typedef int64_t TouchFn(const Graph *g, int layer, int unit);
@@ -119,8 +120,8 @@ Status problem_make(Diag *d, Arena *a, const Graph *g, const Profile *p, Problem
             it->bp_h_ns = it->bp_ns;
             for (int k = 1; k < unit->n_use; k++)
                 if (unit->use[k].layer == l && unit->use[k].phase == PHASE_BP)
-                    it->bp_h_ns +=
-                        unit_share(g, l, u, t->bp[ON_HOST][ON_GPU].median_ns - t->bp[ON_GPU][ON_GPU].median_ns, touch_bp);
+                    it->bp_h_ns += unit_share(
+                        g, l, u, t->bp[ON_HOST][ON_GPU].median_ns - t->bp[ON_GPU][ON_GPU].median_ns, touch_bp);
             pr->item_of_unit[u] = pr->n_item++;
             stands = true;
         }
@@ -181,8 +182,8 @@ int64_t problem_dha_cost_ns(const Problem *p, int unit, int first_gpu_use)
 void problem_print(const Problem *p, Text *to)
 {
     text_add(to, "problem: %d items; times in ns\n", p->n_item);
-    text_add(to, "%4s %-40s %12s %12s %12s %12s %12s %12s\n", "item", "unit", "bytes", "T_trans", "T_FP", "T_FP^H", "T_BP",
-             "T_BP^H");
+    text_add(to, "%4s %-40s %12s %12s %12s %12s %12s %12s\n", "item", "unit", "bytes", "T_trans", "T_FP", "T_FP^H",
+             "T_BP", "T_BP^H");
     for (int i = 0; i <= p->n_item; i++) {
         text_add(to, "%4s %-40s %12s %12s %12lld %12s %12lld\n", "", "A", "", "", (long long)p->a_fp_ns[i], "",
                  (long long)p->a_bp_ns[i]);

@@ -1,10 +1,10 @@
 /* problem.h - the papers' view of a profile: one row a unit in order of first use, and what stands between them.
  *
- * The algorithms of MemFerry know layers l = 1..L with a load time and two forward and backward times, and the time of the
- * parameter-free operators A(l, l+1) between them. Our graph has units, which may be read in several layers. An *item* is a
- * unit standing at its first use; whatever else computes - parameter-free segments, the other uses of a tied unit, layers that
- * own no unit - is time in A. Items count from 0 here, the papers' layer l is item l - 1, and a[i] is what comes before
- * item i: a[0] is A(0,1), a[n_item] is A(L,L+1) with the loss. */
+ * The algorithms of MemFerry know layers l = 1..L with a load time and two forward and backward times, and the time of
+ * the parameter-free operators A(l, l+1) between them. Our graph has units, which may be read in several layers. An
+ * *item* is a unit standing at its first use; whatever else computes - parameter-free segments, the other uses of a
+ * tied unit, layers that own no unit - is time in A. Items count from 0 here, the papers' layer l is item l - 1, and
+ * a[i] is what comes before item i: a[0] is A(0,1), a[n_item] is A(L,L+1) with the loss. */
 #ifndef FERRY_PLANNER_PROBLEM_H
 #define FERRY_PLANNER_PROBLEM_H
 
@@ -28,17 +28,18 @@ typedef struct Problem {
 } Problem;
 
 /* needs: a graph and the profile that matches it   fills: everything above. Memory in the arena.
- * A layer in which several units stand gives its time with everything on the GPU to the first of them, and what DHA adds is
- * divided by the bytes that each reads. */
+ * A layer in which several units stand gives its time with everything on the GPU to the first of them, and what DHA
+ * adds is divided by the bytes that each reads. */
 Status problem_make(Diag *d, Arena *a, const Graph *g, const Profile *p, Problem **out);
 void problem_print(const Problem *p, Text *to); /* --dump=after:problem */
 
-/* What the kernels of a layer's phase read of a unit's parameters / write of its gradients, in bytes: the key by which the
- * cost of DHA is divided among the units of a layer. 0: it does not touch them. */
+/* What the kernels of a layer's phase read of a unit's parameters / write of its gradients, in bytes: the key by which
+ * the cost of DHA is divided among the units of a layer. 0: it does not touch them. */
 int64_t problem_read_bytes(const Graph *g, int layer, Phase phase, int unit);
 int64_t problem_grad_bytes(const Graph *g, int layer, int unit);
 
-/* T_GBP - T_CBP summed over all layers that write the unit's gradients, with its parameters where `plan` puts them in each. */
+/* T_GBP - T_CBP summed over all layers that write the unit's gradients, with its parameters where `plan` puts them in
+ * each. */
 int64_t problem_grad_gain_ns(const Problem *p, int unit, const UnitPlan *plan);
 /* What reading by DHA before use `first_gpu_use` adds to the compute stream, gradients on the GPU. */
 int64_t problem_dha_cost_ns(const Problem *p, int unit, int first_gpu_use);
@@ -60,11 +61,12 @@ typedef struct MemferryState {
 Status memferry_fp(Diag *d, Arena *a, const Problem *p, FpReading reading, MemferryState *out);
 /* Alg. 2. needs: the state after memferry_fp   changes: DHA items become DFGB; res_ns is what is left of the window. */
 Status memferry_bp(Diag *d, Arena *a, const Problem *p, BpReading reading, MemferryState *state);
-void memferry_print(const Problem *p, const MemferryState *s, const char *title, Text *to); /* --dump=after:fp, after:bp */
+void memferry_print(const Problem *p, const MemferryState *s, const char *title,
+                    Text *to); /* --dump=after:fp, after:bp */
 
-/* The gradient offload of GO-MemFerry, exactly: of n things with bytes[i] >= 0 and gain[i], the set with the largest sum of
- * gains whose bytes do not exceed limit_bytes; among equal gains the fewest bytes. keep[i] says whether i is in it; a gain of 0
- * or less is never worth a byte. ST_FAILED when the instance needs more states than memory allows. */
+/* The gradient offload of GO-MemFerry, exactly: of n things with bytes[i] >= 0 and gain[i], the set with the largest
+ * sum of gains whose bytes do not exceed limit_bytes; among equal gains the fewest bytes. keep[i] says whether i is in
+ * it; a gain of 0 or less is never worth a byte. ST_FAILED when the instance needs more states than memory allows. */
 Status gradient_offload(Diag *d, int n, const int64_t *bytes, const int64_t *gain, int64_t limit_bytes, bool *keep);
 
 #endif

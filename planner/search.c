@@ -174,7 +174,8 @@ Candidate *search_fastest(const Search *s)
     return best;
 }
 
-/* ---- update placement --------------------------------------------------------------------------------------------------- */
+/* ---- update placement
+ * --------------------------------------------------------------------------------------------------- */
 
 /* The first k trainable units in order of use are late. */
 static Status try_late(Search *s, Plan *p, int k, const char *from, Candidate **out)
@@ -223,7 +224,8 @@ Status search_late(Search *s, const Plan *choices, const char *from, Candidate *
     return ST_OK;
 }
 
-/* ---- one unit at a time -------------------------------------------------------------------------------------------------- */
+/* ---- one unit at a time
+ * -------------------------------------------------------------------------------------------------- */
 
 typedef struct Weight {
     int unit;
@@ -238,8 +240,8 @@ static int by_bytes(const void *x, const void *y)
     return a->unit - b->unit;
 }
 
-/* The v-th alternative of a unit: first its other places of load, then the gradient's place, then the update's. False: there
- * is none. */
+/* The v-th alternative of a unit: first its other places of load, then the gradient's place, then the update's. False:
+ * there is none. */
 static bool change(const Search *s, UnitPlan *c, int unit, int v)
 {
     const Unit *u = &s->g->unit[unit];

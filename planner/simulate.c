@@ -182,6 +182,12 @@ static int64_t round_div(int64_t a, int64_t b)
     return (a + b / 2) / b;
 }
 
+/* Rounds down, below zero as well: a step that starts where another ends still does so in nanoseconds. */
+static int64_t floor_ns(int64_t ticks)
+{
+    return ticks / TICKS_PER_NS - (ticks % TICKS_PER_NS < 0);
+}
+
 /* Iteration `it` is over. True when the loop can stop; fills period and steady. */
 static bool settled(const Sim *x, int it, int64_t *starts, Timeline *out)
 {
@@ -193,6 +199,7 @@ static bool settled(const Sim *x, int it, int64_t *starts, Timeline *out)
         if (!same_pattern(x, it, it - cycle, shift))
             continue;
         out->steady = true;
+        out->cycle = cycle;
         out->period_ns = round_div(shift, (int64_t)cycle * TICKS_PER_NS);
         return true;
     }
@@ -224,12 +231,14 @@ static Status run(Diag *d, Sim *x, Timeline *out)
             done = settled(x, seen++, starts, out);
     }
     const StepList *s = x->s;
-    int it = out->iterations - 1;
-    size_t at = (size_t)(it % RING) * (size_t)s->n_step;
+    int it = out->iterations - 1; /* at least 1: nothing repeats before the second */
+    size_t at = (size_t)(it % RING) * (size_t)s->n_step, before = (size_t)((it - 1) % RING) * (size_t)s->n_step;
     for (int i = 0; i < s->n_step; i++) {
         int64_t from = x->start[at + (size_t)i], to = x->end[at + (size_t)i], zero = starts[it % RING];
         out->start_ns[i] = (from - zero) / TICKS_PER_NS;
         out->end_ns[i] = (to - zero) / TICKS_PER_NS;
+        out->previous_start_ns[i] = floor_ns(x->start[before + (size_t)i] - zero);
+        out->previous_end_ns[i] = floor_ns(x->end[before + (size_t)i] - zero);
         out->busy_ns[s->step[i].stream] += to - from;
     }
     for (int t = 0; t < STREAM_COUNT; t++) {
@@ -266,7 +275,9 @@ Status simulate(Diag *d, Arena *a, const StepList *s, const DeviceFacts *f, bool
     Timeline result = {0};
     result.start_ns = ARENA_NEW(a, int64_t, n);
     result.end_ns = ARENA_NEW(a, int64_t, n);
-    if (!result.start_ns || !result.end_ns)
+    result.previous_start_ns = ARENA_NEW(a, int64_t, n);
+    result.previous_end_ns = ARENA_NEW(a, int64_t, n);
+    if (!result.start_ns || !result.end_ns || !result.previous_start_ns || !result.previous_end_ns)
         return diag_oom(d);
     if (n == 0) {
         result.steady = true;

@@ -159,6 +159,8 @@ typedef struct Timeline {
                            period; else the period is the longest of the last iteration's distance and the busy times */
     int iterations;     /* simulated */
     int64_t *start_ns, *end_ns; /* by step, of one iteration of the steady state, from 0 = start of its first step */
+    int64_t *previous_start_ns, *previous_end_ns; /* the same of the iteration before it, on the same clock: it starts below 0 */
+    int cycle;                  /* iterations after which the pattern repeats: 1 to 4, 0 when it is not steady */
     int64_t busy_ns[STREAM_COUNT]; /* in one period */
 } Timeline;
 

@@ -95,9 +95,6 @@ static int64_t kernel_flops(const ferry_kernel *k, WorkClass *class)
     case FERRY_OP_XENT:
     case FERRY_OP_XENT_GRAD:
         return product((int64_t[]){COSTLY, k->m, k->n, k->k}, 4);
-    case FERRY_OP_LOGSOFTMAX:
-    case FERRY_OP_LOGSOFTMAX_GRAD:
-        return product((int64_t[]){COSTLY, k->m, k->n}, 3);
     case FERRY_OP_DROPOUT:
         return product((int64_t[]){COSTLY, k->n}, 2);
     case FERRY_OP_RAVEL:
@@ -105,10 +102,26 @@ static int64_t kernel_flops(const ferry_kernel *k, WorkClass *class)
     case FERRY_OP_SCATTER:
     case FERRY_OP_SCATTER_GRAD:
         return product((int64_t[]){k->m, k->n}, 2);
-    case FERRY_OP_CUMSUM:
-        return product((int64_t[]){k->m, k->n, k->k}, 3);
     case FERRY_OP_TOPK:
         return product((int64_t[]){COSTLY, k->m, k->n}, 3);
+    case FERRY_OP_CONV:
+    case FERRY_OP_CONV_DX:
+    case FERRY_OP_CONV_DW:
+        *class = WORK_PRODUCT;
+        return product((int64_t[]){2, k->m, k->k / k->window.groups, k->n, product(k->window.size, k->window.rank),
+                                   product(k->window.out, k->window.rank)},
+                       6);
+    case FERRY_OP_MAXPOOL:
+    case FERRY_OP_AVGPOOL:
+    case FERRY_OP_AVGPOOL_GRAD:
+        return product((int64_t[]){k->m, product(k->window.size, k->window.rank), product(k->window.out, k->window.rank)},
+                       3);
+    case FERRY_OP_MAXPOOL_GRAD:
+        return product((int64_t[]){k->m, product(k->window.out, k->window.rank)}, 2);
+    case FERRY_OP_BATCHNORM:
+    case FERRY_OP_BATCHNORM_DX:
+    case FERRY_OP_BATCHNORM_DP:
+        return product((int64_t[]){COSTLY, k->m, k->n, k->k}, 4);
     case FERRY_OP_COUNT:
         break;
     }

@@ -17,7 +17,7 @@
 enum { DEVICE_PRECISIONS = 3 };
 
 typedef enum WorkClass {
-    WORK_PRODUCT,     /* LINEAR, LINEAR_DX, LINEAR_DW */
+    WORK_PRODUCT,     /* LINEAR, LINEAR_DX, LINEAR_DW, CONV, CONV_DX, CONV_DW */
     WORK_BATCHED,     /* MATMUL */
     WORK_ELEMENTWISE, /* all others */
     WORK_CLASS_COUNT

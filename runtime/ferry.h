@@ -170,7 +170,7 @@ typedef struct ferry_kernel {
     ferry_dtype dtype;  /* of the arithmetic and of every floating argument */
     ferry_dtype dtype2; /* CAST: of the output; EMBEDDING*, XENT*: of the ids and labels (i64 or i32) */
     bool trans_a, trans_b, accumulate;
-    bool reverse, exclusive;                /* CUMSUM, TOPK */
+    bool reverse;                           /* TOPK: the smallest */
     int64_t m, k, n;                        /* see each op in ferry_ops.def */
     int rank;                               /* of dim */
     int64_t dim[FERRY_MAX_RANK];            /* iteration space of strided ops; batch dimensions of MATMUL */
@@ -201,7 +201,7 @@ ferry_status ferry_launch(ferry_stream *s, const ferry_kernel *call);
 int64_t ferry_kernel_extent_bytes(const ferry_kernel *call, int arg);
 
 /* Named calls, for emitted code and for people. Shapes as in ferry_ops.def. flags: any of these. */
-enum { FERRY_TRANS_A = 1, FERRY_TRANS_B = 2, FERRY_ACCUMULATE = 4, FERRY_REVERSE = 8, FERRY_EXCLUSIVE = 16 };
+enum { FERRY_TRANS_A = 1, FERRY_TRANS_B = 2, FERRY_ACCUMULATE = 4, FERRY_REVERSE = 8 };
 
 ferry_status ferry_linear(ferry_stream *s, ferry_dtype t, void *y, const void *x, const void *w, const void *b, int64_t m,
                           int64_t k, int64_t n, unsigned flags);
@@ -250,9 +250,6 @@ ferry_status ferry_xent(ferry_stream *s, ferry_dtype t, void *loss, void *lse, v
 ferry_status ferry_xent_grad(ferry_stream *s, ferry_dtype t, void *dlogits, const void *logits, const void *lse,
                              const void *count, ferry_dtype label_type, const void *labels, const void *dloss, int64_t m,
                              int64_t n, int64_t k, int64_t ignore_index);
-ferry_status ferry_logsoftmax(ferry_stream *s, ferry_dtype t, void *y, const void *x, int64_t m, int64_t n);
-ferry_status ferry_logsoftmax_grad(ferry_stream *s, ferry_dtype t, void *dx, const void *dy, const void *y, int64_t m,
-                                   int64_t n);
 ferry_status ferry_dropout(ferry_stream *s, ferry_dtype t, void *y, const void *x, int64_t n, double ratio, uint64_t seed,
                            int64_t step, int64_t salt, unsigned flags);
 ferry_status ferry_ravel(ferry_stream *s, ferry_dtype id_type, void *y, const void *ids, int rank, const int64_t *dim,
@@ -262,8 +259,6 @@ ferry_status ferry_scatter(ferry_stream *s, ferry_dtype t, ferry_fn fn, void *y,
 ferry_status ferry_scatter_grad(ferry_stream *s, ferry_dtype t, ferry_fn fn, void *ddata, void *dupdates, const void *dy,
                                 const void *data, const void *updates, const void *y, ferry_dtype id_type, const void *ids,
                                 int64_t m, int64_t k, int64_t n);
-ferry_status ferry_cumsum(ferry_stream *s, ferry_dtype t, void *y, const void *x, int64_t m, int64_t n, int64_t k,
-                          unsigned flags);
 ferry_status ferry_topk(ferry_stream *s, ferry_dtype t, void *ids, const void *x, int64_t m, int64_t n, int64_t k,
                         unsigned flags);
 

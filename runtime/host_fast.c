@@ -1,5 +1,6 @@
 /* host_fast.c - the kernels of host_fast.inc and host_rows.inc for f32 and f64, and what they share. */
 #include "runtime/host.h"
+#include "runtime/window.h"
 
 #include <cblas.h>
 #include <math.h>
@@ -8,6 +9,9 @@
 #include <string.h>
 
 enum { LANES = 8, COLUMNS = 64 };
+
+/* Most memory that a convolution makes its blocks in. */
+enum { CONV_SCRATCH_BYTES = 4 << 20 };
 
 /* In pairs, always the same ones. */
 static double lanes_sum(const double *part)
@@ -68,6 +72,7 @@ static ferry_status id_lists_open(const ferry_kernel *k, const void *ids, id_lis
 #define GEMM    cblas_sgemm
 #include "runtime/host_scalar.inc"
 #include "runtime/host_rows.inc"
+#include "runtime/host_conv.inc"
 #include "runtime/host_fast.inc"
 #undef T
 #undef F
@@ -80,6 +85,7 @@ static ferry_status id_lists_open(const ferry_kernel *k, const void *ids, id_lis
 #define GEMM    cblas_dgemm
 #include "runtime/host_scalar.inc"
 #include "runtime/host_rows.inc"
+#include "runtime/host_conv.inc"
 #include "runtime/host_fast.inc"
 #undef T
 #undef F

@@ -25,8 +25,7 @@ static bool is_move(const ferry_kernel *k)
 /* On ids, or on elements of any type: host_index.c. */
 static bool is_index(const ferry_kernel *k)
 {
-    return k->op == FERRY_OP_RAVEL || k->op == FERRY_OP_TOPK || (k->op == FERRY_OP_SCATTER && k->fn == FERRY_FN_NONE) ||
-           (k->op == FERRY_OP_CUMSUM && !is_host_float(k->dtype));
+    return k->op == FERRY_OP_RAVEL || k->op == FERRY_OP_TOPK || (k->op == FERRY_OP_SCATTER && k->fn == FERRY_FN_NONE);
 }
 
 static bool is_product(const ferry_kernel *k)
@@ -45,8 +44,19 @@ ferry_status ferryi_host_supports(const ferry_kernel *k)
         return ferryi_fail(FERRY_USAGE, "kernel %s: the host multiplies matrices of at most 2^31 - 1 rows and columns",
                            name);
     }
+    if (k->op == FERRY_OP_CONV || k->op == FERRY_OP_CONV_DX || k->op == FERRY_OP_CONV_DW) {
+        int64_t depth = k->k / k->window.groups, out = 1;
+        for (int i = 0; i < k->window.rank; i++) { /* the arguments' extents are checked: these products fit */
+            depth *= k->window.size[i];
+            out *= k->window.out[i];
+        }
+        if (depth > INT32_MAX || out > INT32_MAX || k->n > INT32_MAX) {
+            return ferryi_fail(FERRY_USAGE, "kernel %s: the host convolves with at most 2^31 - 1 taps, positions and channels",
+                               name);
+        }
+    }
     bool whole = k->op == FERRY_OP_UNARY || k->op == FERRY_OP_BINARY || k->op == FERRY_OP_REDUCE ||
-                 k->op == FERRY_OP_CUMSUM || k->op == FERRY_OP_TOPK;
+                 k->op == FERRY_OP_TOPK;
     bool has =
         is_host_float(k->dtype) || (whole && k->dtype != FERRY_F16 && k->dtype != FERRY_BF16);
     if (!has) {

@@ -2,13 +2,17 @@
 #include "runtime/host.h"
 #include "runtime/random.h"
 
+#include "runtime/window.h"
+
 #include <math.h>
+#include <stdlib.h>
 
 #define T       float
 #define F(name) name##_f32
 #define M(name) name##f
 #include "runtime/host_scalar.inc"
 #include "runtime/host_index.inc"
+#include "runtime/host_window_ref.inc"
 #include "runtime/host_ref.inc"
 #undef T
 #undef F
@@ -19,6 +23,7 @@
 #define M(name) name
 #include "runtime/host_scalar.inc"
 #include "runtime/host_index.inc"
+#include "runtime/host_window_ref.inc"
 #include "runtime/host_ref.inc"
 #undef T
 #undef F

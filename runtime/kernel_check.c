@@ -117,6 +117,10 @@ static ferry_dtype arg_dtype(const ferry_kernel *c, int arg)
         return arg == 3 ? c->dtype2 : c->dtype;
     case FERRY_OP_SCATTER_GRAD:
         return arg == 6 ? c->dtype2 : c->dtype;
+    case FERRY_OP_MAXPOOL:
+        return arg == 1 ? FERRY_I64 : c->dtype;
+    case FERRY_OP_MAXPOOL_GRAD:
+        return arg == 2 ? FERRY_I64 : c->dtype;
     default:
         return c->dtype;
     }
@@ -177,6 +181,45 @@ static bool strided(int rank, const int64_t *dim, const int64_t *stride, int64_t
         }
     }
     return low >= 0 && ferryi_add(high, block, out);
+}
+
+static bool is_window_op(ferry_op op)
+{
+    return op >= FERRY_OP_CONV && op <= FERRY_OP_AVGPOOL_GRAD;
+}
+
+/* Elements of a convolution's or pooling's argument: of the input's shape, the output's, the weights or a bias. */
+static bool window_elements(const ferry_kernel *c, int arg, int64_t *out)
+{
+    const ferry_window *w = &c->window;
+    int64_t in, positions, taps;
+    if (w->rank < 1 || w->rank > 3 || w->groups < 1 || !product(w->rank, w->in, 0, &in) ||
+        !product(w->rank, w->out, 0, &positions) || !product(w->rank, w->size, 0, &taps)) {
+        return false;
+    }
+    int64_t x = 0, y = 0, weight = 0;
+    bool fits = ferryi_mul(c->m, c->k, &x) && ferryi_mul(x, in, &x) && ferryi_mul(c->m, c->n, &y) &&
+                ferryi_mul(y, positions, &y) && ferryi_mul(c->n, c->k / w->groups, &weight) &&
+                ferryi_mul(weight, taps, &weight) && c->k >= 0 && c->n >= 0;
+    switch (c->op) {
+    case FERRY_OP_CONV:
+        *out = fits ? (int64_t[]){y, x, weight, c->n}[arg] : 0;
+        return fits;
+    case FERRY_OP_CONV_DX:
+        *out = fits ? (int64_t[]){x, y, weight, c->k}[arg] : 0;
+        return fits;
+    case FERRY_OP_CONV_DW:
+        *out = fits ? (int64_t[]){weight, x, y}[arg] : 0;
+        return fits;
+    case FERRY_OP_MAXPOOL:
+        return ferryi_mul(c->m, arg == 2 ? in : positions, out);
+    case FERRY_OP_MAXPOOL_GRAD:
+        return ferryi_mul(c->m, arg == 0 ? in : positions, out);
+    case FERRY_OP_AVGPOOL:
+        return ferryi_mul(c->m, arg == 1 ? in : positions, out);
+    default: /* AVGPOOL_GRAD */
+        return ferryi_mul(c->m, arg == 0 ? in : positions, out);
+    }
 }
 
 /* *out = elements from arg[i] on that an op with these sizes touches. False: a size is negative or too large. */
@@ -240,9 +283,6 @@ static bool arg_elements(const ferry_kernel *c, int arg, int64_t *out)
         fits = fits && ferryi_mul(mn, c->k, &mn);
         *out = fits ? (int64_t[]){mn, mn, mk, 1, mk, 1}[arg] : 0;
         return fits;
-    case FERRY_OP_LOGSOFTMAX:
-    case FERRY_OP_LOGSOFTMAX_GRAD:
-        return ferryi_mul(c->m, c->n, out);
     case FERRY_OP_DROPOUT:
         *out = c->n;
         return c->n >= 0;
@@ -254,11 +294,24 @@ static bool arg_elements(const ferry_kernel *c, int arg, int64_t *out)
     case FERRY_OP_SCATTER_GRAD: /* ddata[k,n], dupdates[m,n]; dy[k,n], data[k,n], updates[m,n], y[k,n], ids[m] */
         *out = fits ? (int64_t[]){kn, mn, kn, kn, mn, kn, c->m}[arg] : 0;
         return fits;
-    case FERRY_OP_CUMSUM:
-        return fits && ferryi_mul(mn, c->k, out);
     case FERRY_OP_TOPK: /* ids[m,k]; x[m,n] */
         *out = fits ? (int64_t[]){mk, mn}[arg] : 0;
         return fits;
+    case FERRY_OP_CONV:
+    case FERRY_OP_CONV_DX:
+    case FERRY_OP_CONV_DW:
+    case FERRY_OP_MAXPOOL:
+    case FERRY_OP_MAXPOOL_GRAD:
+    case FERRY_OP_AVGPOOL:
+    case FERRY_OP_AVGPOOL_GRAD:
+        return window_elements(c, arg, out);
+    case FERRY_OP_BATCHNORM:    /* y; x, scale, bias, mean, var */
+    case FERRY_OP_BATCHNORM_DX: /* dx; dy, scale, var */
+        *out = c->n;
+        return fits && (arg > 1 || ferryi_mul(mn, c->k, out));
+    case FERRY_OP_BATCHNORM_DP: /* dscale, dbias; dy, x, mean, var */
+        *out = c->n;
+        return fits && ((arg != 2 && arg != 3) || ferryi_mul(mn, c->k, out));
     default:
         return false;
     }
@@ -359,9 +412,13 @@ static const char *check_types(const ferry_kernel *c)
             return "fn does not merge updates";
         }
         return is_float(t) || (c->op == FERRY_OP_SCATTER && f == FERRY_FN_NONE) ? NULL : "needs a floating type";
-    case FERRY_OP_CUMSUM:
     case FERRY_OP_TOPK:
         return t == FERRY_BOOL ? "needs numbers" : NULL;
+    case FERRY_OP_AVGPOOL:
+    case FERRY_OP_AVGPOOL_GRAD:
+        return !is_float(t)                        ? "needs a floating type"
+               : f != FERRY_SUM && f != FERRY_MEAN ? "fn is not FERRY_SUM or FERRY_MEAN"
+                                                   : NULL;
     default:
         return is_float(t) ? NULL : "needs a floating type";
     }
@@ -378,6 +435,11 @@ static const char *check_flags(const ferry_kernel *c)
     case FERRY_OP_LAYERNORM_DP:
     case FERRY_OP_EMBEDDING_GRAD:
     case FERRY_OP_DROPOUT:
+    case FERRY_OP_CONV_DX:
+    case FERRY_OP_CONV_DW:
+    case FERRY_OP_MAXPOOL_GRAD:
+    case FERRY_OP_AVGPOOL_GRAD:
+    case FERRY_OP_BATCHNORM_DP:
         break;
     default:
         if (c->accumulate) {
@@ -398,7 +460,17 @@ static bool is_optional(const ferry_kernel *c, int arg)
 {
     switch (c->op) {
     case FERRY_OP_LINEAR:
+    case FERRY_OP_CONV:
+    case FERRY_OP_CONV_DX:
         return arg == 3;
+    case FERRY_OP_MAXPOOL:
+        return arg == 1;
+    case FERRY_OP_BATCHNORM: /* mean and var: both or none */
+        return arg >= 4 && !c->arg[4] == !c->arg[5];
+    case FERRY_OP_BATCHNORM_DX:
+        return arg == 3;
+    case FERRY_OP_BATCHNORM_DP:
+        return arg == 1 || (arg >= 4 && !c->arg[4] == !c->arg[5]);
     case FERRY_OP_LAYERNORM:
         return arg == 5;
     case FERRY_OP_LAYERNORM_DP:
@@ -425,6 +497,32 @@ static bool is_optional(const ferry_kernel *c, int arg)
     default:
         return false;
     }
+}
+
+/* NULL, or what is wrong with the geometry. Every position that a tap can have fits, with room for sums of a few. */
+static const char *check_window(const ferry_kernel *c)
+{
+    const int64_t most = INT64_MAX / 8;
+    const ferry_window *w = &c->window;
+    if (w->rank < 1 || w->rank > 3) {
+        return "the window must have 1 to 3 dimensions";
+    }
+    bool conv = c->op <= FERRY_OP_CONV_DW;
+    if (w->groups < 1 || (conv ? c->k % w->groups != 0 || c->n % w->groups != 0 : w->groups != 1)) {
+        return "the channels do not divide into these groups";
+    }
+    for (int i = 0; i < w->rank; i++) {
+        int64_t reach, last;
+        if (w->in[i] < 0 || w->out[i] < 0 || w->size[i] < 1 || w->step[i] < 1 || w->dilation[i] < 1) {
+            return "a size of the window is wrong";
+        }
+        if (w->in[i] > most || w->pad[i] > most || w->pad[i] < -most || w->pad_end[i] > most || w->pad_end[i] < -most ||
+            !ferryi_mul(w->out[i], w->step[i], &last) || last > most ||
+            !ferryi_mul(w->size[i], w->dilation[i], &reach) || reach > most) {
+            return "a size of the window is too large";
+        }
+    }
+    return NULL;
 }
 
 static ferry_status check_args(const ferry_kernel *c)
@@ -465,6 +563,9 @@ ferry_status ferryi_kernel_check(const ferry_kernel *c)
     }
     if (what == NULL && c->op == FERRY_OP_REDUCE && c->axes >> c->rank != 0) {
         what = "an axis is beyond the rank";
+    }
+    if (what == NULL && is_window_op(c->op)) {
+        what = check_window(c);
     }
     if (what == NULL && c->op == FERRY_OP_DROPOUT && !(c->alpha >= 0 && c->alpha <= 1)) {
         what = "the share that is dropped must be 0 to 1";

@@ -27,7 +27,6 @@ static ferry_kernel start(ferry_op op, ferry_dtype t, unsigned flags)
     c.trans_b = (flags & FERRY_TRANS_B) != 0;
     c.accumulate = (flags & FERRY_ACCUMULATE) != 0;
     c.reverse = (flags & FERRY_REVERSE) != 0;
-    c.exclusive = (flags & FERRY_EXCLUSIVE) != 0;
     return c;
 }
 
@@ -340,25 +339,7 @@ ferry_status ferry_xent_grad(ferry_stream *s, ferry_dtype t, void *dlogits, cons
     return ferry_launch(s, &c);
 }
 
-/* ---- running sums, order, random masks, indices ----------------------------------------------------------------- */
-
-ferry_status ferry_logsoftmax(ferry_stream *s, ferry_dtype t, void *y, const void *x, int64_t m, int64_t n)
-{
-    ferry_kernel c = start_mkn(FERRY_OP_LOGSOFTMAX, t, 0, m, 0, n);
-    c.arg[0] = y;
-    c.arg[1] = in(x);
-    return ferry_launch(s, &c);
-}
-
-ferry_status ferry_logsoftmax_grad(ferry_stream *s, ferry_dtype t, void *dx, const void *dy, const void *y, int64_t m,
-                                   int64_t n)
-{
-    ferry_kernel c = start_mkn(FERRY_OP_LOGSOFTMAX_GRAD, t, 0, m, 0, n);
-    c.arg[0] = dx;
-    c.arg[1] = in(dy);
-    c.arg[2] = in(y);
-    return ferry_launch(s, &c);
-}
+/* ---- random masks, indices, order ------------------------------------------------------------------------------- */
 
 ferry_status ferry_dropout(ferry_stream *s, ferry_dtype t, void *y, const void *x, int64_t n, double ratio,
                            uint64_t seed, int64_t step, int64_t salt, unsigned flags)
@@ -417,15 +398,6 @@ ferry_status ferry_scatter_grad(ferry_stream *s, ferry_dtype t, ferry_fn fn, voi
     c.arg[4] = in(updates);
     c.arg[5] = in(y);
     c.arg[6] = in(ids);
-    return ferry_launch(s, &c);
-}
-
-ferry_status ferry_cumsum(ferry_stream *s, ferry_dtype t, void *y, const void *x, int64_t m, int64_t n, int64_t k,
-                          unsigned flags)
-{
-    ferry_kernel c = start_mkn(FERRY_OP_CUMSUM, t, flags, m, k, n);
-    c.arg[0] = y;
-    c.arg[1] = in(x);
     return ferry_launch(s, &c);
 }
 

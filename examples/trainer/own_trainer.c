@@ -46,7 +46,7 @@ int main(int argc, char **argv)
     for (int64_t step = 0; step < steps; step++) {
         next_batch(step);
         const schedule_inputs in = {.input_ids = ids, .labels = labels};
-        const schedule_hyper hyper = {learning_rate(step, steps), 0.9, 0.999, 1e-8, 0.01, 0};
+        const schedule_hyper hyper = {learning_rate(step, steps), 0.9, 0.999, 1e-8, 0.01, 0, 0};
         if (schedule_step(s, &in, &hyper) != FERRY_OK)
             return fail("step");
         const schedule_result r = schedule_last(s); /* of the step before: this one is still running */

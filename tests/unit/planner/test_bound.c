@@ -16,7 +16,8 @@ static void shake(Profile *p, unsigned seed)
     for (int u = 0; u < p->n_unit; u++) {
         p->unit[u].load.median_ns *= link;
         p->unit[u].store.median_ns *= link;
-        p->unit[u].update.median_ns = 1 + p->unit[u].update.median_ns * cpu * (int64_t)(synthetic_random(&state) % 100) / 50;
+        p->unit[u].update.median_ns =
+            1 + p->unit[u].update.median_ns * cpu * (int64_t)(synthetic_random(&state) % 100) / 50;
     }
     for (int l = 0; l < p->n_layer; l++) {
         LayerProfile *t = &p->layer[l];
@@ -118,9 +119,9 @@ static void not_above_random_plans(void **state)
             plan.unit = ARENA_NEW(a, UnitPlan, g->n_unit);
             for (int round = 0; round < 60; round++) {
                 for (int u = 0; u < g->n_unit; u++)
-                    plan.unit[u] = (UnitPlan){(int)(synthetic_random(&random) % (uint32_t)(g->unit[u].n_use + 1)),
-                                              synthetic_random(&random) % 3 ? ON_GPU : ON_HOST,
-                                              synthetic_random(&random) % 2};
+                    plan.unit[u] =
+                        (UnitPlan){(int)(synthetic_random(&random) % (uint32_t)(g->unit[u].n_use + 1)),
+                                   synthetic_random(&random) % 3 ? ON_GPU : ON_HOST, synthetic_random(&random) % 2};
                 plan.update_after_bp = round % 4 == 0;
                 plan.gradient_window_bytes = round % 3 == 0 ? largest_grad_bytes(g) : 0;
                 int64_t t;
@@ -132,7 +133,8 @@ static void not_above_random_plans(void **state)
     }
 }
 
-/* The optimum of the search lies between the bound and a little above it where the CPU's updates are all that counts. */
+/* The optimum of the search lies between the bound and a little above it where the CPU's updates are all that counts.
+ */
 static void tight_where_updates_rule(void **state)
 {
     (void)state;

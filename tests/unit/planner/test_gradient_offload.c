@@ -85,8 +85,8 @@ static void edges(void **state)
     assert_int_equal(gradient_offload(&d, 0, NULL, NULL, 10, NULL), ST_OK);
 }
 
-/* Gains nearly proportional to distinct sizes, as measured ones are: the hard case, at the size of a large model. The exact
- * answer is not known here; it must be at least the greedy one and within the limit. */
+/* Gains nearly proportional to distinct sizes, as measured ones are: the hard case, at the size of a large model. The
+ * exact answer is not known here; it must be at least the greedy one and within the limit. */
 static void many(void **state)
 {
     (void)state;

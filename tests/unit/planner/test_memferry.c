@@ -1,5 +1,5 @@
-/* test_memferry.c - Alg. 1 and 2 on instances whose states were worked out by hand, one a line of the algorithms, and against
- * all modes of a small network judged by the timeline. */
+/* test_memferry.c - Alg. 1 and 2 on instances whose states were worked out by hand, one a line of the algorithms, and
+ * against all modes of a small network judged by the timeline. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -128,8 +128,8 @@ static void fp_line_8_first_only(void **state)
 static void fp_backtrack_accepts(void **state)
 {
     (void)state;
-    /* Item 1's load of 40 finds 15 of slack. Item 0 by DHA: compute is at 20 + 17 = 37, the link is free from 0 on, so item 1
-     * starts at 40 and ends at 50 instead of 60. */
+    /* Item 1's load of 40 finds 15 of slack. Item 0 by DHA: compute is at 20 + 17 = 37, the link is free from 0 on, so
+     * item 1 starts at 40 and ends at 50 instead of 60. */
     Case c = {.n = 2, .trans = {10, 40}, .fp = {5, 10}, .fp_h = {17, 100}, .a_fp = {20, 0, 0}};
     check_fp(c, FP_LITERAL, (Expected){"dg", 50, 10, 1});
     check_fp(c, FP_SLACK, (Expected){"dg", 50, 10, 1});
@@ -151,8 +151,8 @@ static void fp_backtrack_rejects(void **state)
 static void fp_backtrack_twice_adds_the_cost(void **state)
 {
     (void)state;
-    /* Both become DHA: compute 30 + 16 + 16 = 62, the load of 60 is hidden, end 72. Had T_all kept its value after the first
-     * change, the end would come out as 61. */
+    /* Both become DHA: compute 30 + 16 + 16 = 62, the load of 60 is hidden, end 72. Had T_all kept its value after the
+     * first change, the end would come out as 61. */
     Case c = {.n = 3, .trans = {10, 10, 60}, .fp = {5, 5, 10}, .fp_h = {16, 16, 1000}, .a_fp = {30, 0, 0, 0}};
     check_fp(c, FP_LITERAL, (Expected){"ddg", 72, 12, 2});
 }
@@ -174,7 +174,8 @@ static void fp_backtrack_skips_dha(void **state)
 static void fp_backtrack_needs_a_tag(void **state)
 {
     (void)state;
-    /* Item 0 stalls and so sets no tag; item 1 stalls and finds nobody to turn, though item 0 by DHA would be better. */
+    /* Item 0 stalls and so sets no tag; item 1 stalls and finds nobody to turn, though item 0 by DHA would be better.
+     */
     Case c = {.n = 2, .trans = {10, 40}, .fp = {5, 10}, .fp_h = {17, 100}, .a_fp = {0, 0, 0}};
     check_fp(c, FP_LITERAL, (Expected){"gg", 60, 10, -1});
 }
@@ -191,7 +192,8 @@ static void bp_literal_and_hidden(void **state)
 static void bp_line_1_window_behind_the_tag(void **state)
 {
     (void)state;
-    /* Only item 2 and A(3,4) lie behind tag 1: 25. The best candidate does not fit and is skipped, the next one does. */
+    /* Only item 2 and A(3,4) lie behind tag 1: 25. The best candidate does not fit and is skipped, the next one does.
+     */
     Case c = {.n = 3, .trans = {50, 10, 10}, .bp = {5, 5, 5}, .bp_h = {100, 9, 40}, .a_bp = {7, 7, 7, 20}};
     check_bp(c, BP_HIDDEN, "dgd", 0, 1, (Expected){"dgf", 0, 15, 1});
     /* A(2,3) is behind tag 0 as well, and item 1's time. */
@@ -224,7 +226,8 @@ static void bp_equal_gains_later_layer_first(void **state)
     check_bp(c, BP_HIDDEN, "dd", 0, -1, (Expected){"df", 0, 6, -1});
 }
 
-/* ---- against the timeline -------------------------------------------------------------------------------------------- */
+/* ---- against the timeline
+ * -------------------------------------------------------------------------------------------- */
 
 static Graph *small(Arena *a, unsigned seed, Profile **p)
 {
@@ -272,7 +275,8 @@ static void problem_keeps_all_time(void **state)
     arena_close(a);
 }
 
-/* All modes of the linear layers and embeddings, the norms as the algorithm has them: no reading beats the best of them. */
+/* All modes of the linear layers and embeddings, the norms as the algorithm has them: no reading beats the best of
+ * them. */
 static void never_better_than_all_modes(void **state)
 {
     (void)state;

@@ -89,7 +89,8 @@ static int unit_at(const World *w, const char *name)
     return -1;
 }
 
-/* ---- algorithms ------------------------------------------------------------------------------------------------------- */
+/* ---- algorithms
+ * ------------------------------------------------------------------------------------------------------- */
 
 static void algorithms_choose_what_they_say(void **state)
 {
@@ -225,7 +226,8 @@ static void plans_verify(void **state)
     world_close(w);
 }
 
-/* ---- budgets ---------------------------------------------------------------------------------------------------------- */
+/* ---- budgets
+ * ---------------------------------------------------------------------------------------------------------- */
 
 /* The size that a message ends with, as a person would paste it. */
 static int64_t pasted(const char *message)
@@ -311,7 +313,8 @@ static void more_budget_is_never_slower(void **state)
     }
 }
 
-/* ---- plan.yaml -------------------------------------------------------------------------------------------------------- */
+/* ---- plan.yaml
+ * -------------------------------------------------------------------------------------------------------- */
 
 static Status read_back(World *w, Diag *d, bool force, Plan **plan)
 {
@@ -452,7 +455,8 @@ static void another_profile_is_refused(void **state)
     world_close(w);
 }
 
-/* ---- reports ---------------------------------------------------------------------------------------------------------- */
+/* ---- reports
+ * ---------------------------------------------------------------------------------------------------------- */
 
 static void json_has_the_keys(void **state)
 {
@@ -464,7 +468,7 @@ static void json_has_the_keys(void **state)
     json_error_t error;
     json_t *j = json_loads(t.at, JSON_REJECT_DUPLICATES, &error);
     assert_non_null(j);
-    const char *keys[] = {"iteration_ns", "model_ns",  "bound_ns",   "resource_bound_ns", "compute_ns", "h2d_ns",
+    const char *keys[] = {"iteration_ns", "model_ns",  "bound_ns",   "resource_bound_ns", "compute_ns",   "h2d_ns",
                           "d2h_ns",       "update_ns", "peak_bytes", "live_bytes",        "budget_bytes", "host_bytes"};
     for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++)
         assert_true(json_integer_value(json_object_get(j, keys[i])) > 0);

@@ -1,0 +1,172 @@
+/* host_units.c - units and the edges of a step on the host: loads, stores, norms, updates; inputs, loss, clipping.
+ *
+ * A unit is one run of calls in parameter order, as an emitted schedule makes them. Frozen parameters are only loaded.
+ */
+#include "profiler/bench.h"
+
+typedef struct UnitJob {
+    const Graph *graph;
+    const Unit *unit;
+    char *pinned[4]; /* parameters, gradients, and the optimizer's two states */
+    char *device;
+    double *sum;
+} UnitJob;
+
+typedef Status ParamWork(Bench *b, ferry_stream *s, const UnitJob *job, const Param *p, int index, int64_t at);
+
+static Status each_param(Bench *b, ferry_stream *s, const UnitJob *job, bool trainable, ParamWork *work)
+{
+    int64_t at = 0;
+    for (int i = 0; i < job->unit->n_param; i++) {
+        const Param *p = &job->graph->param[job->unit->param[i]];
+        if (p->trainable || !trainable)
+            TRY(work(b, s, job, p, i, at));
+        at += bench_aligned(p->bytes);
+    }
+    return ST_OK;
+}
+
+static Status load_param(Bench *b, ferry_stream *s, const UnitJob *job, const Param *p, int index, int64_t at)
+{
+    (void)index;
+    return bench_check(b, ferry_copy_h2d(s, job->device + at, job->pinned[0] + at, p->bytes));
+}
+
+static Status store_gradient(Bench *b, ferry_stream *s, const UnitJob *job, const Param *p, int index, int64_t at)
+{
+    (void)index;
+    return bench_check(b, ferry_copy_d2h(s, job->pinned[1] + at, job->device + at, p->bytes));
+}
+
+static Status norm_gradient(Bench *b, ferry_stream *s, const UnitJob *job, const Param *p, int index, int64_t at)
+{
+    return bench_check(b, ferry_sqnorm(s, job->graph->precision, &job->sum[index], job->pinned[1] + at, p->count));
+}
+
+static Status update_param(Bench *b, ferry_stream *s, const UnitJob *job, const Param *p, int index, int64_t at)
+{
+    (void)index;
+    const ferry_adamw_args args = {
+        .lr = 1e-4, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8, .weight_decay = 0.01, .step = 1};
+    return bench_check(b, ferry_adamw(s, job->graph->precision, job->pinned[0] + at, job->pinned[2] + at,
+                                      job->pinned[3] + at, job->pinned[1] + at, NULL, p->count, args));
+}
+
+static Status load_unit(Bench *b, ferry_stream *s, void *job)
+{
+    return each_param(b, s, job, false, load_param);
+}
+
+static Status store_unit(Bench *b, ferry_stream *s, void *job)
+{
+    return each_param(b, s, job, true, store_gradient);
+}
+
+static Status norm_unit(Bench *b, ferry_stream *s, void *job)
+{
+    return each_param(b, s, job, true, norm_gradient);
+}
+
+static Status update_unit(Bench *b, ferry_stream *s, void *job)
+{
+    return each_param(b, s, job, true, update_param);
+}
+
+static Status time_unit(Bench *b, UnitJob *job, int64_t elements, Timing timing[4])
+{
+    for (int i = 0; i < 4; i++)
+        TRY(bench_fill(b, job->pinned[i], false, b->graph->precision, elements, 0));
+    TRY(bench_fill(b, job->device, true, b->graph->precision, elements, 0));
+    TRY(bench_time(b, FERRY_STREAM_LOAD, load_unit, job, &timing[0]));
+    if (job->unit->grad_bytes == 0)
+        return ST_OK;
+    TRY(bench_time(b, FERRY_STREAM_STORE, store_unit, job, &timing[1]));
+    TRY(bench_time(b, FERRY_STREAM_UPDATE, norm_unit, job, &timing[2]));
+    return bench_time(b, FERRY_STREAM_UPDATE, update_unit, job, &timing[3]);
+}
+
+Status host_unit(Bench *b, const Unit *u, Timing timing[4])
+{
+    const Graph *g = b->graph;
+    int64_t bytes = 0, four;
+    for (int i = 0; i < u->n_param; i++)
+        bytes += bench_aligned(g->param[u->param[i]].bytes);
+    if (mul_overflows_i64(bytes, 4, &four))
+        return diag_fail(b->diag, ST_MODEL, "unit '%s': larger than any memory", u->name);
+    void *pinned, *sum;
+    TRY(bench_pinned(b, four, &pinned));
+    Status status = bench_pinned(b, u->n_param * (int64_t)sizeof(double), &sum);
+    if (status == ST_OK) {
+        UnitJob job = {.graph = g, .unit = u, .device = ferry_pool_at(b->pool, 0), .sum = sum};
+        for (int i = 0; i < 4; i++)
+            job.pinned[i] = (char *)pinned + i * bytes;
+        status = time_unit(b, &job, bytes / (int64_t)ferry_dtype_bytes(g->precision), timing);
+        ferry_host_free(b->device, sum);
+    }
+    ferry_host_free(b->device, pinned);
+    return status;
+}
+
+/* ---- inputs, loss, clipping
+ * --------------------------------------------------------------------------------------------------- */
+
+typedef struct EdgeJob {
+    const Graph *graph;
+    char *pinned;
+    char *device;
+    int count; /* partial sums */
+} EdgeJob;
+
+/* One after the other into the same place, which fits the largest. */
+static Status load_inputs(Bench *b, ferry_stream *s, void *context)
+{
+    const EdgeJob *job = context;
+    const Graph *g = job->graph;
+    for (int i = 0; i < g->n_input; i++) {
+        const Tensor *t = &g->tensor.at[g->input[i]];
+        if (t->bytes > 0)
+            TRY_FERRY(b, ferry_copy_h2d(s, job->device, job->pinned, t->bytes));
+    }
+    return ST_OK;
+}
+
+static Status store_loss(Bench *b, ferry_stream *s, void *context)
+{
+    const EdgeJob *job = context;
+    return bench_check(b, ferry_copy_d2h(s, job->pinned, job->device, job->graph->tensor.at[job->graph->loss].bytes));
+}
+
+static Status clip_norm(Bench *b, ferry_stream *s, void *context)
+{
+    const EdgeJob *job = context;
+    double *at = (double *)(void *)job->pinned;
+    return bench_check(b, ferry_grad_norm(s, &at[0], &at[1], &at[2], job->count, 1.0));
+}
+
+Status host_edges(Bench *b, Profile *p)
+{
+    const Graph *g = b->graph;
+    EdgeJob job = {.graph = g, .device = ferry_pool_at(b->pool, 0)};
+    int64_t bytes = g->tensor.at[g->loss].bytes;
+    for (int i = 0; i < g->n_input; i++)
+        if (g->tensor.at[g->input[i]].bytes > bytes)
+            bytes = g->tensor.at[g->input[i]].bytes;
+    for (int i = 0; i < g->n_param; i++)
+        job.count += g->param[i].trainable;
+    int64_t doubles = (int64_t)job.count + 2;
+    if (bytes < doubles * (int64_t)sizeof(double))
+        bytes = doubles * (int64_t)sizeof(double);
+    void *pinned;
+    b->what = "inputs, loss and norm";
+    TRY(bench_pinned(b, bytes, &pinned));
+    job.pinned = pinned;
+    Status status = bench_fill(b, pinned, false, FERRY_F64, doubles, 0);
+    if (status == ST_OK && g->n_input > 0)
+        status = bench_time(b, FERRY_STREAM_LOAD, load_inputs, &job, &p->input_load);
+    if (status == ST_OK)
+        status = bench_time(b, FERRY_STREAM_STORE, store_loss, &job, &p->loss_store);
+    if (status == ST_OK && job.count > 0)
+        status = bench_time(b, FERRY_STREAM_UPDATE, clip_norm, &job, &p->clip);
+    ferry_host_free(b->device, pinned);
+    return status;
+}
