@@ -45,8 +45,8 @@ Status schedule_read(Diag *d, Arena *a, const char *dir, Schedule **out);
  * prefix of path components dropped, no keyword, numbered where two would be equal. */
 typedef struct Names {
     const char **buffer;    /* by buffer: "h_0_attn_softmax", the field of its struct */
-    const char **layer;     /* by layer: "h_0_attn_c_attn" */
-    const char **unit;      /* by unit */
+    const char **layer;     /* by layer: "h_0_attn_c_attn"; never "loss" */
+    const char **unit;      /* by unit; never "inputs", "constants" or "loss" */
     const char **event;     /* by step: "LOADED_WTE"; NULL when no step of another stream waits for it */
     const char **input;     /* by Graph.input */
     const char **param;     /* by parameter */
@@ -66,6 +66,10 @@ typedef struct Emitter {
     Names names;
     Text text;
 } Emitter;
+
+/* c_text.c: a name as a string literal, and as a part of a comment (without the signs of the comment). */
+void c_text_string(Text *t, const char *s);
+void c_text_comment(Text *t, const char *s);
 
 /* emit_calls.c: one kernel call, with a comment of its shapes. */
 Status emit_kernel(Emitter *e, const Step *step);

@@ -52,6 +52,7 @@ const char *emit_buffer(Emitter *e, int buffer)
         return "NULL";
     }
     const char *text = arena_printf(e->arena, "s->%s.%s", group, name);
+    e->text.failed |= !text;
     return text ? text : "NULL";
 }
 
@@ -131,12 +132,6 @@ static void add_shape(Text *t, const Graph *g, int tensor)
 }
 
 /* A comment may not end early: ONNX names can hold anything. */
-static void add_comment_name(Text *t, const char *name)
-{
-    for (const char *c = name; *c; c++)
-        text_add(t, "%c", (*c == '*' && c[1] == '/') || (*c == '/' && c[1] == '*') || (unsigned char)*c < ' ' ? '.' : *c);
-}
-
 static const char *dtype_enum(const Emitter *e, ferry_dtype t)
 {
     if (t == e->graph->precision)
@@ -213,7 +208,7 @@ static void add_comment(const Call *c)
     }
     }
     text_add(t, "; ");
-    add_comment_name(t, c->node->name);
+    c_text_comment(t, c->node->name);
     text_add(t, " */\n");
 }
 

@@ -119,7 +119,7 @@ Status emit_map(Emitter *e)
     for (int i = 0; i < s->n_buffer; i++)
         if (s->buffer[i].kind == BUFFER_CONST) {
             text_add(t, "        {");
-            text_add_quoted(t, e->graph->tensor.at[s->buffer[i].tensor].name);
+            c_text_string(t, e->graph->tensor.at[s->buffer[i].tensor].name);
             text_add(t, ", %s, %" PRId64 "},\n", emit_buffer(e, i), s->buffer[i].bytes);
         }
     text_add(t, "    };\n"

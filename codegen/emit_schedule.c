@@ -185,22 +185,27 @@ static void close_function(Emitter *e)
     text_add(&e->text, "    return FERRY_OK;\n}\n\n");
 }
 
-static const char *unit_story(Emitter *e, int unit)
+static void unit_story(Emitter *e, int unit)
 {
+    Text *t = &e->text;
     const Unit *u = &e->graph->unit[unit];
     const UnitPlan *p = &e->plan->unit[unit];
     switch (plan_mode(u, p)) {
     case MODE_GFGB:
+        text_add(t, "GFGB");
         if (p->first_gpu_use == 0)
-            return "GFGB";
-        return arena_printf(e->arena, "GFGB: read by DHA, then loaded for %s",
-                            e->graph->layer[u->use[p->first_gpu_use].layer].name);
+            return;
+        text_add(t, ": read by DHA, then loaded for ");
+        c_text_comment(t, e->graph->layer[u->use[p->first_gpu_use].layer].name);
+        return;
     case MODE_DHA:
-        return "DHA";
+        text_add(t, "DHA");
+        return;
     case MODE_DFGB:
-        return "DFGB: read by DHA forward, loaded for backward";
+        text_add(t, "DFGB: read by DHA forward, loaded for backward");
+        return;
     default:
-        return "";
+        return;
     }
 }
 
@@ -225,11 +230,15 @@ static void layer_comment(Emitter *e, int group, Phase phase)
     const Tensor *weight = NULL;
     for (int i = 0; i < l->n_unit && !weight; i++)
         weight = &g->tensor.at[g->param[g->unit[l->unit[i]].param[0]].tensor];
-    text_add(&e->text, "/* %s, %s", l->name, l->op);
+    text_add(&e->text, "/* ");
+    c_text_comment(&e->text, l->name);
+    text_add(&e->text, ", ");
+    c_text_comment(&e->text, l->op);
     if (weight)
         add_dims(&e->text, weight, " [", "]");
     for (int i = 0; i < l->n_unit; i++) {
-        text_add(&e->text, "%s%s", i ? " and " : ", ", unit_story(e, l->unit[i]));
+        text_add(&e->text, "%s", i ? " and " : ", ");
+        unit_story(e, l->unit[i]);
         if (phase == PHASE_BP && g->unit[l->unit[i]].grad_bytes)
             text_add(&e->text, ", gradient %s",
                      e->plan->unit[l->unit[i]].grad == ON_GPU ? "on the GPU, then stored" : "written to the host");
@@ -242,7 +251,9 @@ static void emit_load(Emitter *e, const Step *step, const char *name)
     const StepList *s = e->steps;
     const Unit *u = &e->graph->unit[step->unit];
     char size[32], time[32];
-    text_add(&e->text, "/* %s to the device, %s, %s predicted. */\n", u->name, size_print(size, u->bytes),
+    text_add(&e->text, "/* ");
+    c_text_comment(&e->text, u->name);
+    text_add(&e->text, " to the device, %s, %s predicted. */\n", size_print(size, u->bytes),
              time_print(time, step->duration_ns));
     open_function(e, name, "");
     add_waits(e, step);
@@ -261,7 +272,9 @@ static void emit_store(Emitter *e, const Step *step, const char *name)
     const StepList *s = e->steps;
     const Unit *u = &e->graph->unit[step->unit];
     char size[32], time[32];
-    text_add(&e->text, "/* Gradients of %s to the host, %s, %s predicted. */\n", u->name, size_print(size, u->grad_bytes),
+    text_add(&e->text, "/* Gradients of ");
+    c_text_comment(&e->text, u->name);
+    text_add(&e->text, " to the host, %s, %s predicted. */\n", size_print(size, u->grad_bytes),
              time_print(time, step->duration_ns));
     open_function(e, name, "");
     add_waits(e, step);
@@ -315,7 +328,9 @@ static void emit_adamw(Emitter *e, const Step *step, const char *name)
     const StepList *s = e->steps;
     const Unit *u = &e->graph->unit[step->unit];
     char time[32];
-    text_add(&e->text, "/* Update of %s on the CPU, %s; %s predicted. */\n", u->name,
+    text_add(&e->text, "/* Update of ");
+    c_text_comment(&e->text, u->name);
+    text_add(&e->text, " on the CPU, %s; %s predicted. */\n",
              e->plan->unit[step->unit].late ? "after the backward pass, hidden behind the next forward"
                                             : "as soon as its gradients are there",
              time_print(time, step->duration_ns));
@@ -413,10 +428,18 @@ static int group_of(const Step *s)
     return s->segment / 2;
 }
 
+/* The name of a function; out of memory shows in the text, as everywhere while printing. */
+static const char *function_name(Emitter *e, const char *verb, const char *object)
+{
+    const char *name = arena_printf(e->arena, "%s_%s", verb, object);
+    e->text.failed |= !name;
+    return name ? name : "";
+}
+
 static const char *compute_name(Emitter *e, int group, Phase phase)
 {
-    return arena_printf(e->arena, "%s_%s", phase == PHASE_FP ? "fwd" : "bwd",
-                        group == e->graph->n_layer ? "loss" : e->names.layer[group]);
+    return function_name(e, phase == PHASE_FP ? "fwd" : "bwd",
+                         group == e->graph->n_layer ? "loss" : e->names.layer[group]);
 }
 
 static void call(Text *to, const char *name, const char *more)
@@ -481,12 +504,12 @@ static Status emit_steps(Emitter *e, Parts *parts)
             call(where, "load_inputs", "");
             break;
         case STEP_LOAD:
-            name = arena_printf(e->arena, "load_%s", unit);
+            name = function_name(e, "load", unit);
             emit_load(e, step, name);
             call(where, name, "");
             break;
         case STEP_STORE:
-            name = arena_printf(e->arena, "store_%s", unit);
+            name = function_name(e, "store", unit);
             emit_store(e, step, name);
             call(where, name, "");
             break;
@@ -495,7 +518,7 @@ static Status emit_steps(Emitter *e, Parts *parts)
             call(where, "store_loss", "");
             break;
         case STEP_SQNORM:
-            name = arena_printf(e->arena, "square_%s", unit);
+            name = function_name(e, "square", unit);
             emit_sqnorm(e, step, name);
             call(&parts->body, name, "");
             break;
@@ -504,7 +527,7 @@ static Status emit_steps(Emitter *e, Parts *parts)
             call(&parts->body, "grad_norm", ", h->clip");
             break;
         case STEP_ADAMW:
-            name = arena_printf(e->arena, "update_%s", unit);
+            name = function_name(e, "update", unit);
             emit_adamw(e, step, name);
             call(&parts->body, name, ", args");
             break;
@@ -535,7 +558,7 @@ static void emit_params_table(Emitter *e)
         const Param *p = &g->param[i];
         const Tensor *x = &g->tensor.at[p->tensor];
         text_add(t, "    s->param[%d] = (ferry_tensor){", i);
-        text_add_quoted(t, p->name);
+        c_text_string(t, p->name);
         text_add(t, ", T, %d, {", x->rank);
         add_dims(t, x, "", "");
         text_add(t, "}, %s};\n", emit_buffer(e, s->master_buffer[i]));
@@ -560,7 +583,7 @@ static void emit_random(Emitter *e)
         const Param *p = &g->param[i];
         text_add(t, "    TRY(ferry_random_normal(%s, T, %" PRId64 ", SCHEDULE_SEED, ",
                  emit_buffer(e, e->steps->master_buffer[i]), p->count);
-        text_add_quoted(t, p->name);
+        c_text_string(t, p->name);
         text_add(t, ", %s));\n", p->init == INIT_NORMAL ? "0.0, 0.02" : p->init == INIT_ZERO ? "0.0, 0.0" : "1.0, 0.0");
     }
     text_add(t, "    return FERRY_OK;\n}\n\n");
@@ -705,11 +728,10 @@ Status emit_schedule_c(Emitter *e)
     Status status = emit_steps(e, &parts);
     Text *t = &e->text;
     if (status == ST_OK) {
-        text_add(t, "/* The training schedule of %s. Change the plan, not this file.\n",
-                 e->profile->options.path ? strrchr(e->profile->options.path, '/')
-                                                ? strrchr(e->profile->options.path, '/') + 1
-                                                : e->profile->options.path
-                                          : "a model");
+        const char *model = e->profile->options.path ? e->profile->options.path : "a model";
+        text_add(t, "/* The training schedule of ");
+        c_text_comment(t, strrchr(model, '/') ? strrchr(model, '/') + 1 : model);
+        text_add(t, ". Change the plan, not this file.\n");
         add_summary(e);
         text_add(t, " *\n * Streams: compute (kernels), load (host to device), store (device to host), update (AdamW on the CPU).\n"
                     " * An ordering between streams is an event; the waits here are all there are, and none is implied by others.\n"
@@ -741,7 +763,7 @@ Status emit_schedule_c(Emitter *e)
         for (int i = 0; i < g->n_input; i++) {
             const Tensor *x = &g->tensor.at[g->input[i]];
             text_add(t, "    {");
-            text_add_quoted(t, x->name);
+            c_text_string(t, x->name);
             text_add(t, ", %s, %d, {", dtype_constant(x->dtype), x->rank);
             add_dims(t, x, "", "");
             text_add(t, "}, NULL},\n");
@@ -778,6 +800,8 @@ Status emit_schedule_c(Emitter *e)
                         "    return ferry_weights_load(path ? path : own, s->param, SCHEDULE_PARAMS);\n}\n\n");
         text_add(t, "%s", API);
     }
+    t->failed |= parts.copies.failed || parts.compute.failed || parts.updates.failed || parts.body.failed ||
+                 parts.pending.failed;
     text_free(&parts.copies);
     text_free(&parts.compute);
     text_free(&parts.updates);

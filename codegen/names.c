@@ -46,13 +46,24 @@ static bool set_add(Arena *a, NameSet *set, const char *name, bool *fresh)
     return true;
 }
 
+/* Keywords of C and C++ (schedule.h is read by both), and lower-case macros of the headers that trainers include and of
+ * compilers in their GNU dialects. */
 static const char *const KEYWORDS[] = {
-    "alignas",  "alignof", "asm",    "auto",   "bool",     "break",    "case",    "char",     "class",   "complex",
-    "const",    "continue", "default", "delete", "do",      "double",   "else",    "enum",     "export",  "extern",
-    "false",    "float",   "for",    "goto",   "if",       "imaginary", "inline", "int",      "long",    "namespace",
-    "new",      "operator", "private", "public", "register", "restrict", "return", "short",   "signed",  "sizeof",
-    "static",   "struct",  "switch", "template", "this",   "true",     "typedef", "typeof",   "union",   "unsigned",
-    "virtual",  "void",    "volatile", "while",
+    "alignas",       "alignof",      "and",          "and_eq",       "asm",           "assert",       "auto",
+    "bitand",        "bitor",        "bool",         "break",        "case",          "catch",        "char",
+    "char16_t",      "char32_t",     "char8_t",      "class",        "co_await",      "co_return",    "co_yield",
+    "compl",         "complex",      "concept",      "const",        "const_cast",    "consteval",    "constexpr",
+    "constinit",     "continue",     "decltype",     "default",      "delete",        "do",           "double",
+    "dynamic_cast",  "else",         "enum",         "errno",        "explicit",      "export",       "extern",
+    "false",         "float",        "for",          "friend",       "goto",          "if",           "imaginary",
+    "inline",        "int",          "linux",        "long",         "mutable",       "namespace",    "new",
+    "noexcept",      "noreturn",     "not",          "not_eq",       "nullptr",       "operator",     "or",
+    "or_eq",         "private",      "protected",    "public",       "register",      "reinterpret_cast", "requires",
+    "restrict",      "return",       "short",        "signed",       "sizeof",        "static",       "static_assert",
+    "static_cast",   "stderr",       "stdin",        "stdout",       "struct",        "switch",       "template",
+    "this",          "thread_local", "throw",        "true",         "try",           "typedef",      "typeid",
+    "typename",      "typeof",       "typeof_unqual", "union",       "unix",          "unsigned",     "using",
+    "virtual",       "void",         "volatile",     "wchar_t",      "while",         "xor",          "xor_eq",
 };
 
 static bool is_keyword(const char *s)
@@ -215,6 +226,10 @@ Status names_make(Diag *d, Arena *a, const StepList *s, Names *out)
     size_t prefix = g->n_layer ? common_prefix(layer, g->n_layer) : 0;
     size_t param_prefix = common_prefix(param, g->n_param);
     NameSet layers = {0}, units = {0}, params = {0}, inputs = {0}, events = {0}, values = {0};
+    bool fresh; /* fwd_loss, load_inputs, load_constants and store_loss are there already */
+    if (!set_add(a, &layers, "loss", &fresh) || !set_add(a, &units, "inputs", &fresh) ||
+        !set_add(a, &units, "constants", &fresh) || !set_add(a, &units, "loss", &fresh))
+        return diag_oom(d);
     for (int i = 0; i < g->n_layer; i++)
         if (!(out->layer[i] = unique(a, &layers, without_prefix(layer[i], layer[0], prefix))))
             return diag_oom(d);

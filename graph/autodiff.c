@@ -11,7 +11,10 @@ const GradRow grad_rows[FERRY_OP_COUNT] = {
     [FERRY_OP_COPY] = {1, grad_copy},           [FERRY_OP_SOFTMAX] = {1, grad_softmax},
     [FERRY_OP_LAYERNORM] = {7, grad_layernorm}, [FERRY_OP_EMBEDDING] = {1, grad_embedding},
     [FERRY_OP_XENT] = {1, grad_xent},           [FERRY_OP_DROPOUT] = {1, grad_dropout},
-    [FERRY_OP_SCATTER] = {3, grad_scatter},
+    [FERRY_OP_SCATTER] = {3, grad_scatter_rows},
+    [FERRY_OP_CONV] = {7, grad_conv},           [FERRY_OP_CONV_DX] = {7, grad_conv_transpose},
+    [FERRY_OP_MAXPOOL] = {1, grad_maxpool},     [FERRY_OP_AVGPOOL] = {1, grad_avgpool},
+    [FERRY_OP_BATCHNORM] = {7, grad_batchnorm}, [FERRY_OP_FILL] = {0, grad_fill},
 };
 
 Status grad_fail(Autodiff *a, const Node *n, const char *what)

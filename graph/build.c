@@ -182,7 +182,7 @@ int build_reduce(Build *b, ferry_fn fn, int x, uint32_t axes)
     return emit(b, y, &call, (int[]){y, x});
 }
 
-int build_rows(Build *b, int table, int ids)
+int build_lookup(Build *b, int table, int ids)
 {
     if (!good(b, table) || !good(b, ids))
         return -1;
@@ -196,7 +196,7 @@ int build_rows(Build *b, int table, int ids)
     return emit(b, y, &call, (int[]){y, table, ids});
 }
 
-int build_matmul(Build *b, int x, int y)
+int build_batched(Build *b, int x, int y)
 {
     if (!good(b, x) || !good(b, y))
         return -1;

@@ -36,9 +36,9 @@ int build_cast(Build *b, ferry_dtype t, int x); /* x itself when it has that typ
 /* Over the axes (bit i: axis i), which stay with size 1. */
 int build_reduce(Build *b, ferry_fn fn, int x, uint32_t axes);
 /* table[k, ..] by i64 or i32 ids, which the kernel checks: [number of ids, size of a row] */
-int build_rows(Build *b, int table, int ids);
+int build_lookup(Build *b, int table, int ids);
 /* x[b, m, k] times y[b, k, n] */
-int build_matmul(Build *b, int x, int y);
+int build_batched(Build *b, int x, int y);
 /* The same bytes. */
 int build_view(Build *b, int x, int rank, const int64_t *dim);
 /* y[i] = x[offset + i . stride] */

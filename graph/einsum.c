@@ -251,7 +251,7 @@ static Operand multiply(Build *b, const Equation *e, Operand x, Operand y, const
     int a = build_view(b, arrange(b, e, x.tensor, &x.term, &left), 3, (int64_t[]){batch, rows, inner});
     int c = build_view(b, arrange(b, e, y.tensor, &y.term, &right), 3, (int64_t[]){batch, inner, columns});
     if (dtype_is_float(build_tensor(b, a).dtype)) {
-        z.tensor = build_matmul(b, a, c);
+        z.tensor = build_batched(b, a, c);
     } else { /* products of whole numbers: every pair, summed */
         a = build_view(b, a, 4, (int64_t[]){batch, rows, inner, 1});
         c = build_view(b, c, 4, (int64_t[]){batch, 1, inner, columns});

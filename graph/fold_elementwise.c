@@ -61,6 +61,10 @@ static double op_sign(double x)
 {
     return isnan(x) ? x : (double)((x > 0) - (x < 0));
 }
+static double op_softplus(double x)
+{
+    return fmax(x, 0) + log1p(exp(-fabs(x)));
+}
 static double op_is_nan(double x)
 {
     return isnan(x) ? 1 : 0;
@@ -84,7 +88,18 @@ static const struct {
              {"Floor", floor},
              {"Ceil", ceil},
              {"Sign", op_sign},
-             {"IsNaN", op_is_nan}};
+             {"IsNaN", op_is_nan},
+             {"Round", nearbyint},
+             {"Tan", tan},
+             {"Asin", asin},
+             {"Acos", acos},
+             {"Atan", atan},
+             {"Sinh", sinh},
+             {"Cosh", cosh},
+             {"Asinh", asinh},
+             {"Acosh", acosh},
+             {"Atanh", atanh},
+             {"Softplus", op_softplus}};
 
 /* Neg, Abs, Sign and Relu of integers, Not of bools; unsigned numbers are never negative. */
 static int64_t unary_int(char op, bool is_unsigned, int64_t x)
@@ -127,6 +142,19 @@ Status fold_unary(Diag *d, Model *m, ModelNode *n)
             for (int64_t i = 0; i < count; i++)
                 num_put_real(y->dtype, out, i, unary[k].f(num_real(x->dtype, x->data, i)));
     return ST_OK;
+}
+
+Status fold_is_inf(Diag *d, Model *m, ModelNode *n)
+{
+    const Value *x = node_in(m, n, 0);
+    bool negative = node_attr_int(n, "detect_negative", 1) != 0, positive = node_attr_int(n, "detect_positive", 1) != 0;
+    void *out = node_out(m, n, 0) ? fold_output(d, m, n, 0, x->data_dim) : NULL;
+    int64_t count = out ? dims_count(x->rank, x->data_dim) : 0;
+    for (int64_t i = 0; i < count; i++) {
+        double v = num_real(x->dtype, x->data, i);
+        num_put_int(FERRY_BOOL, out, i, isinf(v) && (v > 0 ? positive : negative));
+    }
+    return d->status;
 }
 
 Status fold_gelu(Diag *d, Model *m, ModelNode *n)
@@ -212,11 +240,16 @@ typedef enum Binary {
     B_GREATER_EQUAL,
     B_AND,
     B_OR,
+    B_XOR,
+    B_SHIFT,
+    B_BIT_AND,
+    B_BIT_OR,
+    B_BIT_XOR,
     B_COUNT
 } Binary;
 static const char *const binary_name[B_COUNT] = {
     "Add", "Sub", "Mul", "Div", "Mod", "Pow", "Max", "Min", "Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual",
-    "And", "Or"};
+    "And", "Or", "Xor", "BitShift", "BitwiseAnd", "BitwiseOr", "BitwiseXor"};
 
 static double binary_real(Binary op, double a, double b)
 {
@@ -299,6 +332,14 @@ static int64_t binary_int(Binary op, bool fmod_rule, int64_t a, int64_t b)
         return a && b;
     case B_OR:
         return a || b;
+    case B_XOR:
+        return !a != !b;
+    case B_BIT_AND:
+        return a & b;
+    case B_BIT_OR:
+        return a | b;
+    case B_BIT_XOR:
+        return a ^ b;
     default:
         return 0;
     }
@@ -328,6 +369,14 @@ static int64_t binary_unsigned(Binary op, bool fmod_rule, uint64_t a, uint64_t b
     }
 }
 
+/* Of unsigned numbers, as the operator is defined; by 64 and more nothing is left. */
+static int64_t shift(bool left, int64_t a, int64_t b)
+{
+    if ((uint64_t)b > 63)
+        return 0;
+    return (int64_t)(left ? (uint64_t)a << b : (uint64_t)a >> b);
+}
+
 Status fold_binary(Diag *d, Model *m, ModelNode *n)
 {
     const Value *a = node_in(m, n, 0), *b = node_in(m, n, 1), *y = node_out(m, n, 0);
@@ -336,6 +385,8 @@ Status fold_binary(Diag *d, Model *m, ModelNode *n)
     while (op < B_COUNT && strcmp(n->op, binary_name[op]) != 0)
         op++;
     bool real = dtype_is_float(a->dtype) || dtype_is_float(b->dtype), fmod_rule = node_attr_int(n, "fmod", 0) != 0;
+    const Attr *direction = node_attr(n, "direction");
+    bool left = op == B_SHIFT && direction && direction->kind == ATTR_STRING && strcmp(direction->s, "LEFT") == 0;
     bool divides = !real && (op == B_DIV || op == B_MOD);
     void *out = start_walk(d, m, n, 0, 2, &w);
     if (!out)
@@ -351,6 +402,10 @@ Status fold_binary(Diag *d, Model *m, ModelNode *n)
             int64_t x1 = num_int(a->dtype, a->data, ia), x2 = num_int(b->dtype, b->data, ib);
             if (divides && x2 == 0)
                 return node_fail(d, m, n, "divides by zero");
+            if (op == B_SHIFT) {
+                num_put_int(y->dtype, out, iy, shift(left, x1, x2));
+                continue;
+            }
             num_put_int(y->dtype, out, iy,
                         is_unsigned(a->dtype) ? binary_unsigned(op, fmod_rule, (uint64_t)x1, (uint64_t)x2)
                                               : binary_int(op, fmod_rule, x1, x2));
@@ -362,7 +417,8 @@ Status fold_variadic(Diag *d, Model *m, ModelNode *n)
 {
     /* the output is filled from the first input and then combined with the others, over the extent of all of them */
     Value *y = node_out(m, n, 0);
-    Binary op = strcmp(n->op, "Max") == 0 ? B_MAX : B_MIN;
+    bool sum = strcmp(n->op, "Sum") == 0, mean = strcmp(n->op, "Mean") == 0;
+    Binary op = sum || mean ? B_ADD : strcmp(n->op, "Max") == 0 ? B_MAX : B_MIN;
     if (!y)
         return ST_OK;
     Walk w = {.rank = y->rank, .arrays = 2};
@@ -401,6 +457,8 @@ Status fold_variadic(Diag *d, Model *m, ModelNode *n)
                 }
             }
     }
+    for (int64_t k = 0, count = mean && out ? dims_count(y->rank, w.dim) : 0; k < count; k++)
+        num_put_real(t, out, k, num_real(t, out, k) / n->n_in);
     return d->status;
 }
 

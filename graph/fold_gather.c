@@ -111,8 +111,63 @@ Status fold_gather_nd(Diag *d, Model *m, ModelNode *n)
     return ST_OK;
 }
 
+/* out[at + j] takes updates[from + j] in, for j in [0, count). */
+static void merge(ferry_fn fn, ferry_dtype t, void *out, int64_t at, const void *updates, int64_t from, int64_t count)
+{
+    for (int64_t j = 0; j < count; j++) {
+        if (dtype_is_float(t)) {
+            double a = num_real(t, out, at + j), b = num_real(t, updates, from + j);
+            num_put_real(t, out, at + j,
+                         fn == FERRY_ADD   ? a + b
+                         : fn == FERRY_MUL ? a * b
+                         : fn == FERRY_MAX ? (a > b ? a : b)
+                         : fn == FERRY_MIN ? (a < b ? a : b)
+                                           : b);
+            continue;
+        }
+        int64_t a = num_int(t, out, at + j), b = num_int(t, updates, from + j);
+        bool less = t == FERRY_U64 ? (uint64_t)a < (uint64_t)b : a < b;
+        num_put_int(t, out, at + j,
+                    fn == FERRY_ADD   ? (int64_t)((uint64_t)a + (uint64_t)b)
+                    : fn == FERRY_MUL ? (int64_t)((uint64_t)a * (uint64_t)b)
+                    : fn == FERRY_MAX ? (less ? b : a)
+                    : fn == FERRY_MIN ? (less ? a : b)
+                                      : b);
+    }
+}
+
+Status fold_scatter_elements(Diag *d, Model *m, ModelNode *n)
+{
+    int axis;
+    ferry_fn fn;
+    const Value *x = node_in(m, n, 0), *index = node_in(m, n, 1), *update = node_in(m, n, 2), *y = node_out(m, n, 0);
+    const void *data = y ? fold_dense(d, m, x) : NULL, *updates = fold_dense(d, m, update);
+    void *out = data && updates ? fold_output_dense(d, m, n, 0) : NULL;
+    if (!out)
+        return d->status;
+    TRY(scatter_fn(d, m, n, &fn));
+    TRY(axis_resolve(d, m, n, node_attr_int(n, "axis", 0), x->rank, &axis));
+    memcpy(out, data, (size_t)value_count(x) * ferry_dtype_bytes(x->dtype));
+    Walk w = {.rank = x->rank, .arrays = 2};
+    memcpy(w.dim, index->dim, sizeof w.dim);
+    fold_strides(index, x->rank, w.stride[0]);
+    for (int64_t k = x->rank - 1, step = 1; k >= 0; step *= x->dim[k--])
+        w.stride[1][k] = step;
+    int64_t stride = w.stride[1][axis], from = 0;
+    w.stride[1][axis] = 0;
+    while (walk_next(&w))
+        for (int64_t i = 0; i < w.row; i++) {
+            int64_t at;
+            TRY(resolve(d, m, n, num_int(index->dtype, index->data, w.offset[0] + i * w.step[0]), x->dim[axis], &at));
+            merge(fn, x->dtype, out, w.offset[1] + i * w.step[1] + at * stride, updates, from++, 1);
+        }
+    return ST_OK;
+}
+
 Status fold_scatter_nd(Diag *d, Model *m, ModelNode *n)
 {
+    ferry_fn fn;
+    TRY(scatter_fn(d, m, n, &fn));
     const Value *x = node_in(m, n, 0), *index = node_in(m, n, 1), *update = node_in(m, n, 2), *y = node_out(m, n, 0);
     const void *data = y ? fold_dense(d, m, x) : NULL, *indices = fold_dense(d, m, index);
     const uint8_t *updates = fold_dense(d, m, update);
@@ -125,12 +180,11 @@ Status fold_scatter_nd(Diag *d, Model *m, ModelNode *n)
         step *= x->dim[k];
         slice = k >= tuple ? step : slice;
     }
-    size_t each = ferry_dtype_bytes(x->dtype), bytes = (size_t)slice * each;
-    memcpy(out, data, (size_t)value_count(x) * each);
+    memcpy(out, data, (size_t)value_count(x) * ferry_dtype_bytes(x->dtype));
     for (int64_t i = 0, count = dims_count(index->rank - 1, index->dim); i < count; i++) {
         int64_t at;
         TRY(tuple_offset(d, m, n, x, stride, 0, index->dtype, indices, i * tuple, tuple, &at));
-        memcpy(out + (size_t)at * each, updates + (size_t)i * bytes, bytes);
+        merge(fn, x->dtype, out, at, updates, i * slice, slice);
     }
     return ST_OK;
 }

@@ -82,7 +82,15 @@ Status grad_xent(Autodiff *a, const Node *n);
 
 /* grad_index.c */
 Status grad_dropout(Autodiff *a, const Node *n);
-Status grad_scatter(Autodiff *a, const Node *n);
+Status grad_scatter_rows(Autodiff *a, const Node *n);
+
+/* grad_window.c */
+Status grad_conv(Autodiff *a, const Node *n);
+Status grad_conv_transpose(Autodiff *a, const Node *n);
+Status grad_maxpool(Autodiff *a, const Node *n);
+Status grad_avgpool(Autodiff *a, const Node *n);
+Status grad_batchnorm(Autodiff *a, const Node *n);
+Status grad_fill(Autodiff *a, const Node *n);
 
 /* Error that names the forward node being differentiated. */
 Status grad_fail(Autodiff *a, const Node *n, const char *what);

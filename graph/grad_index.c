@@ -20,7 +20,7 @@ static Status gather_updates(Autodiff *a, const Node *n, int dy)
 
 /* y; data, updates, ids. Replacing takes the old element's gradient away, adding changes none; otherwise one kernel finds
  * both gradients, and what nobody wants of them goes into a temporary. */
-Status grad_scatter(Autodiff *a, const Node *n)
+Status grad_scatter_rows(Autodiff *a, const Node *n)
 {
     int dy = grad_in(a, n, 0), data = n->arg[1], updates = n->arg[2];
     bool want_data = grad_wanted(a, data), want_updates = grad_wanted(a, updates);

@@ -61,6 +61,17 @@ static void mark_trainable_paths(const Model *m, bool *leads)
 
 /* ---- parameters -------------------------------------------------------------------------------------------------- */
 
+/* Running statistics of a BatchNormalization: kept with the parameters, and never trained. */
+static void mark_statistics(const Model *m, bool *statistic)
+{
+    for (int i = 0; i < m->node.count; i++) {
+        const ModelNode *n = &m->node.at[i];
+        for (int k = 3; k < 5 && k < n->n_in && !n->dead && strcmp(n->op, "BatchNormalization") == 0; k++)
+            if (n->in[k] >= 0)
+                statistic[n->in[k]] = true;
+    }
+}
+
 static bool matches_any(const char *name, int n, const char **glob, bool *hit)
 {
     bool any = false;
@@ -105,17 +116,22 @@ static Status add_params(Diag *d, Lowering *l)
     Graph *g = l->graph;
     const Model *m = l->model;
     const ModelOptions *o = l->options;
-    bool *leads = ARENA_NEW(g->arena, bool, m->value.count);
+    bool *leads = ARENA_NEW(g->arena, bool, m->value.count), *statistic = ARENA_NEW(g->arena, bool, m->value.count);
     bool *train_hit = ARENA_NEW(g->arena, bool, o->n_train), *freeze_hit = ARENA_NEW(g->arena, bool, o->n_freeze);
     g->param = ARENA_NEW(g->arena, Param, m->value.count);
-    if (leads == NULL || train_hit == NULL || freeze_hit == NULL || g->param == NULL)
+    if (leads == NULL || statistic == NULL || train_hit == NULL || freeze_hit == NULL || g->param == NULL)
         return diag_oom(d);
     mark_trainable_paths(m, leads);
+    mark_statistics(m, statistic);
     for (int v = 0; v < m->value.count; v++) {
         const Value *value = &m->value.at[v];
         if (value->kind != VALUE_INITIALIZER || !dtype_is_float(value->dtype) || value->rank < 1 || !leads[v] ||
             l->n_use[v] == 0)
             continue;
+        if (statistic[v]) {
+            TRY(add_param(d, l, v, false));
+            continue;
+        }
         bool train = o->n_train == 0 || matches_any(value->name, o->n_train, o->train, train_hit);
         bool freeze = matches_any(value->name, o->n_freeze, o->freeze, freeze_hit);
         TRY(add_param(d, l, v, train && !freeze));
@@ -135,8 +151,14 @@ static void find_init_kinds(Graph *g)
 {
     for (int i = 0; i < g->node.count; i++) {
         const Node *n = &g->node.at[i];
-        if (n->call.op == FERRY_OP_LINEAR)
+        if (n->call.op == FERRY_OP_LINEAR || n->call.op == FERRY_OP_CONV || n->call.op == FERRY_OP_CONV_DX)
             set_init(g, n->arg[3], INIT_ZERO);
+        if (n->call.op == FERRY_OP_BATCHNORM) {
+            set_init(g, n->arg[2], INIT_ONE);
+            set_init(g, n->arg[3], INIT_ZERO);
+            set_init(g, n->arg[4], INIT_ZERO);
+            set_init(g, n->arg[5], INIT_ONE);
+        }
         if (n->call.op == FERRY_OP_LAYERNORM) {
             set_init(g, n->arg[4], INIT_ONE);
             set_init(g, n->arg[5], INIT_ZERO);

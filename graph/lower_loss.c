@@ -39,7 +39,7 @@ static Status read_labels(Build *b, Loss *s)
         counted = build_where(b, ignored, build_number(b, tl.dtype, 0), labels);
     }
     /* looking up the weight is what finds a label that is no class */
-    s->weight = build_view(b, build_rows(b, table, counted), 2, flat);
+    s->weight = build_view(b, build_lookup(b, table, counted), 2, flat);
     if (ignored >= 0)
         s->weight = build_where(b, build_view(b, ignored, 2, flat), build_number(b, t, 0), s->weight);
     return b->status;

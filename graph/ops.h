@@ -25,6 +25,10 @@ OpFunction infer_reduce, infer_softmax, infer_layer_normalization, infer_matmul,
 /* einsum.c */
 OpFunction infer_einsum;
 
+/* infer_window.c */
+OpFunction infer_conv, infer_conv_transpose, infer_pool, infer_global_pool, infer_batch_normalization,
+    infer_instance_normalization, infer_group_normalization, infer_lrn, infer_resize, infer_pad, infer_depth_space;
+
 /* fold_shape.c */
 OpFunction fold_constant, fold_constant_of_shape, fold_shape, fold_size, fold_range, fold_copy, fold_dropout,
     fold_eye_like, fold_non_zero;
@@ -81,6 +85,13 @@ typedef struct SliceSpec {
 Status slice_read(Diag *d, Model *m, ModelNode *n, SliceSpec *out);
 /* Start of each output of a Split along the axis, count n_out + 1. */
 Status split_read(Diag *d, Model *m, ModelNode *n, int *axis, int64_t *start);
+/* The sizes of an Attention: queries [batch, heads, rows, size], keys [batch, kv_heads, columns, size], values the same with
+ * value_size; of the columns the first `past` come from the cache. flat: inputs and output are [batch, rows, heads * size]. */
+typedef struct AttentionShape {
+    bool flat;
+    int64_t batch, heads, kv_heads, rows, size, value_size, past, new_columns, columns;
+} AttentionShape;
+Status attention_read(Diag *d, const Model *m, const ModelNode *n, AttentionShape *out);
 /* The axes [start, end) whose sizes a Shape returns. */
 void shape_range(const Model *m, const ModelNode *n, int *start, int *end);
 /* Number of elements of a Range. */

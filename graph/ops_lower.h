@@ -75,4 +75,21 @@ Status lower_likelihood_loss(Diag *d, Lowering *l, ModelNode *n); /* NegativeLog
 /* einsum.c */
 Status lower_einsum(Diag *d, Lowering *l, ModelNode *n);
 
+/* lower_window.c */
+Status lower_conv(Diag *d, Lowering *l, ModelNode *n);
+Status lower_conv_transpose(Diag *d, Lowering *l, ModelNode *n);
+Status lower_maxpool(Diag *d, Lowering *l, ModelNode *n);
+Status lower_avgpool(Diag *d, Lowering *l, ModelNode *n);
+Status lower_lp_pool(Diag *d, Lowering *l, ModelNode *n);
+Status lower_global_pool(Diag *d, Lowering *l, ModelNode *n); /* GlobalAveragePool GlobalMaxPool GlobalLpPool */
+Status lower_lrn(Diag *d, Lowering *l, ModelNode *n);
+Status lower_batch_normalization(Diag *d, Lowering *l, ModelNode *n);
+Status lower_instance_normalization(Diag *d, Lowering *l, ModelNode *n);
+Status lower_group_normalization(Diag *d, Lowering *l, ModelNode *n);
+
+/* lower_resize.c */
+Status lower_resize(Diag *d, Lowering *l, ModelNode *n); /* Resize Upsample */
+Status lower_pad(Diag *d, Lowering *l, ModelNode *n);
+Status lower_depth_space(Diag *d, Lowering *l, ModelNode *n); /* DepthToSpace SpaceToDepth */
+
 #endif

@@ -224,9 +224,9 @@ static void json_plan(Text *to, const PlanView *v)
     text_add(to, ", \"units\": %d}", v->n_unit);
 }
 
-static void json_body(const PlanDiff *x, Text *to)
+void plan_diff_json(const PlanDiff *x, Text *to)
 {
-    text_add(to, "  \"a\": ");
+    text_add(to, "{\n  \"a\": ");
     json_plan(to, x->a);
     text_add(to, ",\n  \"b\": ");
     json_plan(to, x->b);
@@ -251,10 +251,4 @@ static void json_body(const PlanDiff *x, Text *to)
         text_add(to, "}");
     }
     text_add(to, "%s]\n}\n", x->n_diff ? "\n  " : "");
-}
-
-void plan_diff_json(const PlanDiff *x, Text *to)
-{
-    text_add(to, "{\n");
-    json_body(x, to);
 }

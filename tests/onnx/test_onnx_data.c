@@ -83,6 +83,12 @@ static Status read_tensor(Diag *d, Model *m, const char *path, Value *out)
     return kept != NULL ? tensor_decode(d, m, path, kept, (size_t)size, false, out) : diag_oom(d);
 }
 
+/* The data has numbers of type bf16 as u16 with the same bits. */
+static ferry_dtype bits_type(const Value *v, ferry_dtype wanted)
+{
+    return v->dtype == FERRY_U16 && wanted == FERRY_BF16 ? FERRY_BF16 : v->dtype;
+}
+
 static int run_set(Arena *a, const char *model_path, const char *dir, char *why)
 {
     Diag d = {.quiet = true};
@@ -100,6 +106,7 @@ static int run_set(Arena *a, const char *model_path, const char *dir, char *why)
             continue;
         if (read_tensor(&d, &names, path, &v) != ST_OK)
             return say(why, "%s", d.message);
+        v.dtype = bits_type(&v, m->value.at[m->input[i]].dtype);
         feed[n_feed] = (ferry_tensor){m->value.at[m->input[i]].name, v.dtype, v.rank, {0}, (void *)v.data};
         memcpy(feed[n_feed++].dim, v.dim, sizeof v.dim);
     }
@@ -113,6 +120,7 @@ static int run_set(Arena *a, const char *model_path, const char *dir, char *why)
         Value want = {0};
         if (read_tensor(&d, &names, arena_printf(a, "%s/output_%d.pb", dir, i), &want) != ST_OK)
             return say(why, "%s", d.message);
+        want.dtype = bits_type(&want, out[i].dtype);
         if (compare(&out[i], &want, i, why) != PASSED)
             return FAILED;
     }

@@ -1,0 +1,164 @@
+/* lp_model.h - the timeline without contention as linear inequalities over the plan's choices.
+ *
+ * Events. Without contention a step's start in iteration i is the largest, over everything that must come before it, of that
+ * step's end. In the steady state of period T each event e has one start t(e), and the step lies at t(e) + i T. So every
+ * ordering "b of iteration i comes after the end of a of iteration i - n" is one row
+ *       t(b) >= t(a) + duration(a) - n T                                                                               (1)
+ * and T is the least number for which all rows have a solution. Rows (1) are linear in the choices as soon as durations are, and
+ * they are: each is a sum of profiled times that depend on the choices of one unit (or of a few units that share a layer, which
+ * then choose together: a *group*). Let x(g, c) be 1 when group g takes its choice c, sum over c = 1.
+ *
+ * Every place where a step *might* stand is an event: the load of a unit before each of its uses, its store, its update early and
+ * late. Where the plan puts no step, the event takes no time and only passes on its stream's progress.
+ *
+ * Rows without a big-M, although their step may be absent. What an absent event passes on must be no news to whoever waits for
+ * it. Loads stand in the order of the kernels that they serve, so what is loaded before an absent load was already waited for
+ * by an earlier kernel. Stores and square sums both stand in the order in which gradients are complete, so a square sum behind an
+ * absent store waits for stores whose square sums come before it anyway. A unit's first use waits for its update whether a load
+ * or the kernel itself reads the parameters: (update) -> (first kernel) always holds, and with it everything that would keep a
+ * gradient's buffer busy. An update event that is absent because the unit is updated at its other place stands, in the order of
+ * first uses, after updates that earlier kernels wait for.
+ *
+ * Rows that must not bind when their step is absent (*conditional*):
+ *   update -> load (u, k)           only when u is loaded before its use k
+ *   last read of a device copy -> the next load into it; left out when the last read of the inputs comes later, since all loads
+ *                                   come after the load of the inputs, which waits for that
+ *   store of the loss -> store u    only when u is stored: else a square sum would wait for the loss
+ *   last step before the late updates -> late update u: only when u is late: else a first use would wait for the norm
+ *   and the odd graph in which a kernel still reads a unit after its gradient is complete, or a load serves a kernel that
+ *   comes before the first that reads an input.
+ * As a row with a big-M such an ordering carries (1 - x) M, where x is the sum of the choices that make it hold. M is proven from
+ * rows that always hold: they form a path from a to b with one more period, so (1) with n + 1 instead of n is always
+ * true, and M = T - (what that path takes at least) <= (time of the best plan so far) - (the same) is enough for every plan
+ * that is better than that one.
+ *
+ * Cycles instead of event times. Eliminating t from rows (1) leaves one inequality for each cycle of orderings:
+ *       (iterations that the cycle spans) T >= sum of the durations on it                                                    (2)
+ * That is the same polyhedron: T is feasible iff no cycle is positive. It has only the columns x and T, and few of its rows matter,
+ * so they are generated: solve over the rows so far, look for violated cycles with the durations that x implies, add them,
+ * repeat. At whole x the violated cycles are those of that plan's timeline, so the model and simulate() agree exactly.
+ * Every row (2) has whole coefficients, in nanoseconds. With any weights y >= 0 of rows,
+ *       T >= (sum of y constant + sum over groups of min over c of (sum of y coefficient(g, c))) / (sum of y span)        (3)
+ * because each group takes one choice. The solver's dual values only suggest y; they are rounded to whole numbers and (3)
+ * is evaluated in whole numbers, so that no rounding of the solver can make the bound wrong, only weaker.
+ * A row with conditions gets its constant here too, choice by choice: see lp_cut.c. */
+#ifndef FERRY_PLANNER_LP_MODEL_H
+#define FERRY_PLANNER_LP_MODEL_H
+
+#include "planner/plan.h"
+
+/* Which plans are compared. */
+typedef struct LpDomain {
+    bool clip;
+    bool modes_only;   /* gradients ON_GPU, updates early */
+    const int *pinned; /* by unit: first_gpu_use, -1 free; NULL: all free */
+} LpDomain;
+
+/* A condition on one unit's choice: low <= first_gpu_use <= high, and grad and late where these are not -1. */
+typedef struct LpWhen {
+    int unit; /* -1: always true */
+    int low, high, grad, late;
+} LpWhen;
+
+typedef enum LpKind {
+    LP_HOST,   /* staging: everything of an iteration is enqueued after it */
+    LP_INPUT,  /* load of the inputs */
+    LP_LOAD,   /* of `unit` before its use `use` */
+    LP_KERNEL, /* kernel `kernel`, which waits for more than the kernel before it */
+    LP_LOSS,   /* store of the loss */
+    LP_STORE, LP_SQNORM, LP_EARLY, LP_NORM, LP_LATE, /* of `unit` */
+} LpKind;
+
+typedef struct LpEvent {
+    LpKind kind;
+    int unit, use, kernel;
+    int64_t duration_ns; /* of the step when it is there; kernels: 0, see LpEdge */
+    LpWhen there;
+} LpEvent;
+
+/* `to` starts after the end of `from`, `span` iterations earlier. Between kernels' events the time is that of kernels
+ * [first, last), else that of `from`. */
+typedef struct LpEdge {
+    int from, to, span;
+    int first, last;
+    LpWhen when;
+    int64_t slack_ns; /* of a conditional edge: M = (best known period) - slack_ns is enough; may be negative */
+} LpEdge;
+
+typedef struct LpGroup {
+    int n_unit, *unit;
+    int n_choice;
+    UnitPlan *choice; /* n_choice * n_unit */
+} LpGroup;
+
+typedef struct LpModel {
+    const Graph *graph;
+    const Profile *profile;
+    LpDomain domain;
+    bool exact; /* false: some layer is shared by so many units that its time counts as 0: a bound, no timeline */
+    int n_group, n_event, n_edge, n_kernel;
+    LpGroup *group;
+    int *group_of_unit, *place_in_group;
+    int *first_column; /* by group, n_group + 1: choices of all groups numbered through */
+    LpEvent *event;
+    LpEdge *edge;      /* edges of span 0 in topological order of `from`, then the others */
+    int n_forward;     /* edges of span 0 */
+    int *kernel_group;     /* by kernel, -1: its time does not depend on choices */
+    int64_t **kernel_ns;   /* by kernel and choice of its group */
+    int64_t compute_least; /* sum of the least times of all kernels */
+} LpModel;
+
+/* needs: a profile that matches the graph   fills: *out, in the arena
+ * Kernel times are those of steps_time, asked for once for each choice. */
+Status lp_model_build(Diag *d, Arena *a, const Graph *g, const Profile *p, const LpDomain *domain, LpModel **out);
+
+/* choice[g] of each group for a plan's units; ST_FAILED when the plan is not of this domain. */
+Status lp_choices_of_plan(Diag *d, const LpModel *m, const UnitPlan *unit, int *choice);
+void lp_plan_of_choices(const LpModel *m, const int *choice, UnitPlan *unit);
+bool lp_holds(const LpModel *m, const LpWhen *when, int group_choice);
+
+/* ---- lp_period.c: the period of one set of choices, and the cycles of a mixture ---------------------------------------- */
+
+/* A ratio time / span of a cycle; span > 0. */
+typedef struct LpRatio {
+    int64_t time_ns;
+    int span;
+} LpRatio;
+
+/* Work space for one model; heap. */
+typedef struct LpTimer {
+    const LpModel *m;
+    int64_t *event_ns, *sum_ns; /* durations; prefix sums over kernels */
+    double *event_time, *sum_time, *edge_time;
+    int64_t *at;
+    double *at_time;
+    int *before, *mark; /* by event: the edge by which it is reached last */
+    int *cycle, n_cycle; /* edges of the cycle found last */
+    int *choice;         /* that event_ns and sum_ns are of */
+    bool *on;            /* by edge: its condition holds */
+    int *column_edge, *column_edge_first; /* conditional edges by group */
+} LpTimer;
+Status lp_timer_open(Diag *d, const LpModel *m, LpTimer *out);
+void lp_timer_close(LpTimer *t);
+/* The largest ratio of all cycles, and the cycle; span 0 and no more than that known when some cycle reaches `limit` (its span > 0):
+ * then the cycle is one that does. */
+LpRatio lp_period(LpTimer *t, const int *choice, LpRatio limit);
+/* As simulate() reports it: rounded to whole nanoseconds, halves up. */
+int64_t lp_period_ns(LpRatio r);
+/* Cycles that violate (2) at the mixture x (by column) and the period `from`, worst last: calls `found` with the edges. */
+typedef Status LpFound(void *context, const int *edge, int n);
+Status lp_violated(LpTimer *t, const double *x, double from, double best, LpFound *found, void *context);
+
+/* ---- lp_cut.c: rows (2) with whole coefficients ------------------------------------------------------------------------- */
+
+typedef struct LpCut {
+    int span;
+    int64_t constant_ns;
+    int64_t *at; /* by column */
+    uint64_t key; /* of the edges */
+} LpCut;
+/* `allowed` by column. bound: T >= it is proven. best: only plans faster than it matter. at: n_column entries. */
+Status lp_cut_make(Diag *d, const LpModel *m, const int *edge, int n, const bool *allowed, int64_t bound_ns, int64_t best_ns,
+                   LpCut *out);
+
+#endif

@@ -1,0 +1,128 @@
+/* report_make.c - everything that the page and the trace show, as numbers.
+ *
+ * needs: a plan with timed steps   fills: Report   keeps: the plan */
+#include "planner/plan_search.h"
+#include "report/page.h"
+
+#include <string.h>
+
+/* Every algorithm on the same profile, within the same budgets. One that does not fit says what it would need. */
+static Status run_algorithms(Diag *d, Arena *a, Report *r)
+{
+    int n;
+    const Algorithm *table = algorithm_table(&n);
+    r->algorithm = ARENA_NEW(a, ReportAlgorithm, n);
+    if (!r->algorithm)
+        return diag_oom(d);
+    for (int i = 0; i < n; i++) {
+        PlanOptions o = {.algorithm = table[i].name,
+                         .mem_budget_bytes = r->plan->budget_bytes,
+                         .host_budget_bytes = r->plan->host_budget_bytes,
+                         .reserve_factor = -1,
+                         .clip = r->plan->clip};
+        ReportAlgorithm *out = &r->algorithm[r->n_algorithm++];
+        *out = (ReportAlgorithm){.name = table[i].name, .what = table[i].what};
+        Diag own = {.quiet = true};
+        Plan *plan;
+        Status st = plan_make(&own, a, r->graph, r->profile, &o, &plan);
+        if (st == ST_OK) {
+            out->plan = plan;
+        } else if (st == ST_NO_FIT) {
+            const char *least = strstr(own.message, "the least ");
+            out->why_not = arena_strdup(a, least ? least : own.message);
+            if (!out->why_not)
+                return diag_oom(d);
+        } else {
+            diag_fail(d, st, "%s", own.message);
+            return own.hint[0] ? diag_hint(d, "%s", own.hint) : st;
+        }
+    }
+    return ST_OK;
+}
+
+Status report_make(Diag *d, Arena *a, const Graph *g, const Profile *p, const Plan *plan, const StepList *s, Report **out)
+{
+    *out = NULL;
+    Report *r = ARENA_NEW(a, Report, 1);
+    if (!r)
+        return diag_oom(d);
+    *r = (Report){.graph = g, .profile = p, .plan = plan, .steps = s};
+    int64_t *live;
+    TRY(simulate(d, a, s, &p->device, true, &r->time));
+    TRY(memory_profile(d, a, s, &live));
+    r->live = live;
+    TRY(run_algorithms(d, a, r));
+    *out = r;
+    return ST_OK;
+}
+
+Window page_window(const Report *r)
+{
+    const Timeline *t = &r->time;
+    Window w = {.wraps = t->cycle == 1 || t->cycle == 2};
+    int64_t end = 0;
+    for (int i = 0; i < r->steps->n_step; i++) {
+        w.zero_ns = t->previous_start_ns[i] < w.zero_ns ? t->previous_start_ns[i] : w.zero_ns;
+        end = t->end_ns[i] > end ? t->end_ns[i] : end;
+    }
+    w.length_ns = w.wraps ? 2 * t->period_ns : end - w.zero_ns;
+    if (w.length_ns < 1)
+        w.length_ns = 1;
+    return w;
+}
+
+bool page_step_times(const Report *r, const Window *w, int iteration, int step, int64_t *start_ns, int64_t *end_ns)
+{
+    const Timeline *t = &r->time;
+    if (!w->wraps && (iteration < 0 || iteration > 1))
+        return false;
+    /* -1 is iteration 1 a window earlier, 2 is iteration 0 a window later */
+    bool second = iteration == 1 || iteration == -1;
+    int64_t shift = (iteration < 0 ? -w->length_ns : iteration > 1 ? w->length_ns : 0) - w->zero_ns;
+    *start_ns = (second ? t->start_ns : t->previous_start_ns)[step] + shift;
+    *end_ns = (second ? t->end_ns : t->previous_end_ns)[step] + shift;
+    return true;
+}
+
+double page_x(const Window *w, int64_t ns)
+{
+    return (double)ns * PICTURE_WIDTH / (double)w->length_ns;
+}
+
+int page_compute_steps(const StepList *s, int *out)
+{
+    int n = 0;
+    for (int i = 0; i < s->n_step; i++) {
+        if (s->step[i].stream != STREAM_COMPUTE)
+            continue;
+        if (out)
+            out[n] = i;
+        n++;
+    }
+    return n;
+}
+
+int page_memory_kinds(const BufferKind **kinds)
+{
+    static const BufferKind order[] = {BUFFER_CONST, BUFFER_INPUT, BUFFER_PARAM, BUFFER_GRAD, BUFFER_VALUE};
+    *kinds = order;
+    return (int)(sizeof order / sizeof order[0]);
+}
+
+const char *page_kind_label(BufferKind k)
+{
+    switch (k) {
+    case BUFFER_CONST:
+        return "constants";
+    case BUFFER_INPUT:
+        return "inputs";
+    case BUFFER_PARAM:
+        return "parameters";
+    case BUFFER_GRAD:
+        return "gradients";
+    case BUFFER_VALUE:
+        return "activations";
+    default:
+        return buffer_kind_name(k);
+    }
+}
