@@ -148,6 +148,8 @@ void *arena_alloc(Arena *a, size_t count, size_t size)
     size_t bytes = count * size;
     if (bytes == 0)
         bytes = 1;
+    if (!may_allocate(bytes))
+        return NULL; /* on demand: for a test every allocation is one, whether it needs a chunk or not */
     size_t taken = (bytes + ALIGN - 1) / ALIGN * ALIGN + GAP;
 
     Chunk *c = a->newest;

@@ -41,7 +41,7 @@ char *arena_printf(Arena *a, const char *format, ...) __attribute__((format(prin
 #define ARENA_NEW(a, T, count) ((T *)arena_alloc((a), (size_t)(count), sizeof(T)))
 
 /* All heap memory of the compiler goes through these. base_fail_alloc(n) makes the n-th allocation from now on and all
- * later ones fail (0 switches it off), for tests. */
+ * later ones fail (0 switches it off), for tests; those from arenas count as well. */
 void *base_alloc(size_t bytes); /* zeroed */
 void *base_realloc(void *p, size_t bytes);
 void base_free(void *p);
@@ -120,7 +120,7 @@ bool file_exists(const char *path);
 char *path_dir(Arena *a, const char *path);
 char *path_join(Arena *a, const char *dir, const char *name);
 /* path to `target` as seen from the folder `from_dir`, links resolved; for references inside YAML files. NULL when one of
- * them does not exist or memory is out. */
+ * them does not exist or memory is out (errno tells, ENOMEM then). */
 char *path_relative(Arena *a, const char *from_dir, const char *target);
 
 /* ---- generated files ------------------------------------------------------------------------------------------------- */

@@ -334,8 +334,10 @@ char *path_relative(Arena *a, const char *from_dir, const char *target)
     const char *down = to[shared] == '/' ? to + shared + 1 : "";
     size_t size = (size_t)up * 3 + strlen(down) + 2;
     char *path = arena_alloc(a, size, 1);
-    if (!path)
+    if (!path) {
+        errno = ENOMEM;
         return NULL;
+    }
     char *p = path;
     for (int k = 0; k < up; k++, p += 3)
         memcpy(p, "../", 3);

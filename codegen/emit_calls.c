@@ -226,16 +226,17 @@ void emit_wrap(Emitter *e, size_t start)
     }
     t->size = start;
     size_t begin = 0, fits = 0, column = 0;
-    int depth = 0;
+    int depth = 0, braces = 0; /* a window is broken between its fields, not inside of one */
     for (size_t i = 0; line[i]; i++, column++) {
         depth += line[i] == '(' ? 1 : line[i] == ')' ? -1 : 0;
+        braces += line[i] == '{' ? 1 : line[i] == '}' ? -1 : 0;
         if (column >= WIDTH && fits > begin) {
             text_add_bytes(t, line + begin, fits - begin);
             text_add(t, "\n%*s", INDENT, "");
             begin = fits + 1; /* the space after the comma */
             column = INDENT + i - begin;
         }
-        if (line[i] == ',' && line[i + 1] == ' ' && depth == CALL_DEPTH)
+        if (line[i] == ',' && line[i + 1] == ' ' && depth == CALL_DEPTH && braces <= 1)
             fits = i + 1;
     }
     text_add_bytes(t, line + begin, strlen(line + begin));

@@ -1,6 +1,7 @@
 /* emit_trainer.c - trainer.c and the Makefile. */
 #include "codegen/codegen.h"
 
+#include <errno.h>
 #include <string.h>
 
 #include "trainer_template.h" /* codegen/templates/trainer.c as a string, made by CMake */
@@ -21,6 +22,9 @@ Status emit_trainer_c(Emitter *e)
 Status emit_makefile(Emitter *e)
 {
     const char *prefix = path_relative(e->arena, e->options->dir, e->options->prefix);
+    if (!prefix && errno != ENOMEM)
+        return diag_fail(e->diag, ST_FAILED, "%s: cannot find its place as seen from %s: %s", e->options->prefix,
+                         e->options->dir, strerror(errno));
     if (!prefix)
         return diag_oom(e->diag);
     text_add(&e->text,
@@ -28,7 +32,8 @@ Status emit_makefile(Emitter *e)
              "FERRY ?= %s\n"
              "CFLAGS ?= -O2 -g\n"
              "override CFLAGS += -std=gnu17 -Wall -Wextra -Werror -ffp-contract=off -I$(FERRY)/include\n"
-             "LDLIBS = $(FERRY)/lib/libferry.a -lopenblas -ljansson -lpthread -lm\n\n"
+             "include $(FERRY)/lib/ferry.mk\n"
+             "LDLIBS = $(FERRY)/lib/libferry.a $(FERRY_LIBS)\n\n"
              "trainer: trainer.o schedule.o $(FERRY)/lib/libferry.a\n"
              "\t$(CC) $(CFLAGS) $(LDFLAGS) -o $@ trainer.o schedule.o $(LDLIBS)\n\n"
              "trainer.o schedule.o: schedule.h $(FERRY)/include/ferry/ferry.h\n\n"

@@ -3,6 +3,7 @@
  * beside an emitted schedule changes nothing here. */
 #include "codegen/codegen.h"
 
+#include <errno.h>
 #include <string.h>
 
 static const char *const SCHEMA = "ferryc/schedule/1";
@@ -12,8 +13,11 @@ Status emit_schedule_yaml(Emitter *e)
     const Graph *g = e->graph;
     Text *t = &e->text;
     const char *path = path_relative(e->arena, e->options->dir, g->model->path);
+    if (!path && errno != ENOMEM)
+        return diag_fail(e->diag, ST_FAILED, "%s: cannot find its place as seen from %s: %s", g->model->path,
+                         e->options->dir, strerror(errno));
     if (!path)
-        return diag_fail(e->diag, ST_FAILED, "%s: cannot find its place as seen from %s", g->model->path, e->options->dir);
+        return diag_oom(e->diag);
     text_add(t, "schema: %s\ntool: \"ferryc " FERRYC_VERSION "\"\nmodel:\n  path: ", SCHEMA);
     text_add_quoted(t, path);
     text_add(t, "\n  hash: \"%s\"\nparameters:%s\n", g->model->hash, g->n_param ? "" : " []");

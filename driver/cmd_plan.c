@@ -24,7 +24,7 @@ static const struct argp_option OPTIONS[] = {
     {"mem-budget", OPT_MEM, "SIZE", 0, "device memory that the plan may use, 24G or 24GB (default: the device's memory)", 0},
     {"host-budget", OPT_HOST, "SIZE", 0, "pinned host memory that the plan may use (default: the host's memory)", 0},
     {"algorithm", OPT_ALGORITHM, "NAME", 0,
-     "native-offload, dha, deepspeed-like, memferry, go-memferry or auto (default: the best that fits)", 0},
+     "native-offload, dha, deepspeed-like, memferry, go-memferry, optimal or auto (default: the best that fits)", 0},
     {"mode", OPT_MODE, "GLOB=MODE", 0, "gfgb, dha or dfgb for units whose name matches (may be repeated)", 0},
     {"reserve-factor", OPT_RESERVE, "F", 0, "go-memferry: share of the gradient bytes kept on the device, 0 to 1", 0},
     {"clip", OPT_CLIP, 0, 0, "order updates after the gradient norm, so that the trainer can clip it", 0},

@@ -83,6 +83,8 @@ static Status profile(Diag *d, Arena *arena, const Args *args)
     Profile *p = NULL;
     Status status = graph_from_options(d, arena, &args->model.options, &model, &graph);
     if (status == ST_OK)
+        status = graph_warn(d, graph);
+    if (status == ST_OK)
         status = profile_make(d, arena, graph, &args->model.options, &args->options, &p);
     if (status == ST_OK)
         status = profile_write(d, p, args->output, args->force);

@@ -13,6 +13,9 @@ static const Command COMMANDS[] = {
     {"emit", cmd_emit, "write the schedule as C, with trainer and weights  -> schedule/"},
     {"verify", cmd_verify, "prove a plan: order, lifetimes, memory"},
     {"explain", cmd_explain, "each choice of a plan with its reason"},
+    {"report", cmd_report, "show a plan: timeline, memory, tables               -> report.html, trace.json"},
+    {"diff", cmd_diff, "what changed between two plans"},
+    {"check", cmd_check, "gate for CI: slower, larger or changed than a baseline fails"},
     {"export", cmd_export, "put trained weights back into the ONNX model       -> trained.onnx"},
     {"run", cmd_run, "run a model forward once on the host: .npy -> .npy"},
 };

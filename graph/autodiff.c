@@ -337,16 +337,19 @@ static Status differentiate(Autodiff *a, int i)
 static Status freeze_unreached(Autodiff *a)
 {
     Graph *g = a->g;
-    int trained = 0;
+    int trained = 0, frozen = 0;
+    const char *example = NULL;
     for (int p = 0; p < g->n_param; p++) {
         Param *param = &g->param[p];
         if (param->trainable && param->grad < 0) {
-            diag_warn(a->d, "%s: parameter '%s' does not influence the loss; it is not trained", g->model->path,
-                      param->name);
+            example = frozen++ == 0 ? param->name : example;
             param->trainable = false;
         }
         trained += param->trainable;
     }
+    if (frozen > 0)
+        diag_warn(a->d, "%s: %d parameter%s%s '%s'%s no gradient of the loss (--loss); not trained", g->model->path, frozen,
+                  frozen > 1 ? "s" : "", frozen > 1 ? ", such as" : "", example, frozen > 1 ? ", get" : " gets");
     if (trained > 0)
         return ST_OK;
     diag_fail(a->d, ST_USAGE, "%s: no trainable parameter reaches the loss", g->model->path);

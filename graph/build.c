@@ -60,8 +60,8 @@ static int constant(Build *b, ferry_dtype t, int rank, int64_t count, double fir
     }
     for (int64_t i = 0; i < count; i++)
         num_put_real(t, data, i, first + step * (double)i);
-    b->status = graph_add_tensor(b->d, g, graph_made_up_name(g, rank ? "row" : "scalar"), TENSOR_CONST, t, rank, &count,
-                                 &out);
+    b->status =
+        graph_add_tensor(b->d, g, graph_made_up_name(g, rank ? "row" : "scalar"), TENSOR_CONST, t, rank, &count, &out);
     if (b->status != ST_OK)
         return -1;
     g->tensor.at[out].data = data;
@@ -118,8 +118,8 @@ int build_binary(Build *b, ferry_fn fn, int x, int y)
     int64_t dim[MAX_RANK], sx[MAX_RANK], sy[MAX_RANK];
     int rank = broadcast(b, (int[]){x, y}, 2, dim);
     if (tx.dtype != ty.dtype) {
-        b->status = node_fail(b->d, b->l->model, b->n, "its inputs have the types %s and %s", ferry_dtype_name(tx.dtype),
-                              ferry_dtype_name(ty.dtype));
+        b->status = node_fail(b->d, b->l->model, b->n, "its inputs have the types %s and %s",
+                              ferry_dtype_name(tx.dtype), ferry_dtype_name(ty.dtype));
         return -1;
     }
     strides_broadcast(rank, tx.rank, tx.dim, sx);
@@ -284,6 +284,7 @@ int build_log_sum_exp(Build *b, int x, uint32_t axes)
 Status build_give(Build *b, int i, int x)
 {
     if (b->status != ST_OK || x < 0)
-        return b->status != ST_OK ? b->status : diag_fail(b->d, ST_FAILED, "internal error: '%s' lacks an input", b->n->name);
+        return b->status != ST_OK ? b->status
+                                  : diag_fail(b->d, ST_FAILED, "internal error: '%s' lacks an input", b->n->name);
     return lower_view(b->d, b->l, b->n, i, x);
 }

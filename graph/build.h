@@ -1,8 +1,8 @@
 /* build.h - lowering by expression: an operator that is a composition of kernels, written as one.
  *
  * Each function adds one kernel (or a view) of the node and returns the tensor it computes, in broadcast shape, with a
- * made-up name. Errors stick: after the first one everything returns -1 and does nothing, and build_give returns it. Gradients,
- * cost and code generation of such an operator are those of its kernels. */
+ * made-up name. Errors stick: after the first one everything returns -1 and does nothing, and build_give returns it.
+ * Gradients, cost and code generation of such an operator are those of its kernels. */
 #ifndef FERRY_GRAPH_BUILD_H
 #define FERRY_GRAPH_BUILD_H
 

@@ -1,10 +1,10 @@
 /* einsum.c - Einsum: shapes, and lowering to copies, sums and batched products.
  *
- * Every axis of an operand has a label: a letter, or one of those that "..." stands for, aligned on the right. An operand is
- * brought to any order of labels by one strided copy: a label that occurs twice in it takes the diagonal (the strides
- * add up), one that is 1 there and larger elsewhere has stride 0. Operands are multiplied from the left. Of two, a
- * label that both have and a later one or the result needs is a batch of the product, one that nobody needs any more is
- * summed by it, and the others are its rows and columns. */
+ * Every axis of an operand has a label: a letter, or one of those that "..." stands for, aligned on the right. An
+ * operand is brought to any order of labels by one strided copy: a label that occurs twice in it takes the diagonal
+ * (the strides add up), one that is 1 there and larger elsewhere has stride 0. Operands are multiplied from the left.
+ * Of two, a label that both have and a later one or the result needs is a batch of the product, one that nobody needs
+ * any more is summed by it, and the others are its rows and columns. */
 #include <string.h>
 
 #include "graph/build.h"
@@ -25,7 +25,7 @@ typedef struct Equation {
     bool seen[LABELS];
 } Equation;
 
-/* ---- the equation ---------------------------------------------------------------------------------------------------- */
+/* ---- the equation ------------------------------------------------------------------------------------------------ */
 
 static int letter(char c)
 {
@@ -121,7 +121,8 @@ static Status read_equation(Diag *d, const Model *m, const ModelNode *n, Equatio
         int dots = v->rank - count_letters(at);
         TRY(read_term(d, m, n, &at, dots, &e->in[i]));
         if (e->in[i].count != v->rank)
-            return node_fail(d, m, n, "\"%s\" has %d axes, its term of the equation %d", v->name, v->rank, e->in[i].count);
+            return node_fail(d, m, n, "\"%s\" has %d axes, its term of the equation %d", v->name, v->rank,
+                             e->in[i].count);
         most_dots = dots > most_dots ? dots : most_dots;
         TRY(check_sizes(d, m, n, e, i, v));
         if (*at != (i + 1 < n->n_in ? ',' : *at))
@@ -155,7 +156,7 @@ Status infer_einsum(Diag *d, Model *m, ModelNode *n)
     return set_out(d, m, n, 0, node_in(m, n, 0)->dtype, e.out.count, dim);
 }
 
-/* ---- lowering -------------------------------------------------------------------------------------------------------- */
+/* ---- lowering ---------------------------------------------------------------------------------------------------- */
 
 /* A tensor with one axis for each label, of the label's full size. */
 typedef struct Operand {
@@ -215,11 +216,17 @@ static void append(Term *t, const Term *more)
         t->label[t->count++] = more->label[k];
 }
 
-static int64_t size_of(const Equation *e, const Term *t)
+/* Elements of the term's labels together; an intermediate result can be larger than all that goes in and comes out. */
+static int64_t size_of(Build *b, const Equation *e, const Term *t)
 {
-    int64_t dim[MAX_RANK];
+    int64_t dim[MAX_RANK], count = 1;
     sizes_of(e, t, dim);
-    return dims_count(t->count, dim);
+    for (int k = 0; k < t->count; k++)
+        if (mul_overflows_i64(count, dim[k], &count)) {
+            b->status = node_fail(b->d, b->l->model, b->n, "an intermediate product is larger than can be addressed");
+            return 0;
+        }
+    return count;
 }
 
 /* The product of x and y with the labels batch, rows, columns; labels that both have and `keep` does not are summed. */
@@ -246,8 +253,8 @@ static Operand multiply(Build *b, const Equation *e, Operand x, Operand y, const
     append(&right, &part[2]);
     append(&z.term, &part[1]);
     append(&z.term, &part[2]);
-    int64_t batch = size_of(e, &part[0]), rows = size_of(e, &part[1]), columns = size_of(e, &part[2]);
-    int64_t inner = size_of(e, &part[3]), dim[MAX_RANK];
+    int64_t batch = size_of(b, e, &part[0]), rows = size_of(b, e, &part[1]), columns = size_of(b, e, &part[2]);
+    int64_t inner = size_of(b, e, &part[3]), dim[MAX_RANK];
     int a = build_view(b, arrange(b, e, x.tensor, &x.term, &left), 3, (int64_t[]){batch, rows, inner});
     int c = build_view(b, arrange(b, e, y.tensor, &y.term, &right), 3, (int64_t[]){batch, inner, columns});
     if (dtype_is_float(build_tensor(b, a).dtype)) {

@@ -2,8 +2,8 @@
  *
  * needs: a forward graph with liveness, a model with fed inputs     fills: the outputs     keeps: the graph
  *
- * A stream runs behind the calls: before memory is given back the stream is waited for. The bytes of an output are held to the
- * end, since a later node may read them and another output may be a view of them. */
+ * A stream runs behind the calls: before memory is given back the stream is waited for. The bytes of an output are held
+ * to the end, since a later node may read them and another output may be a view of them. */
 #include "graph/exec.h"
 
 #include <string.h>

@@ -3,9 +3,10 @@
  * needs: an imported model   fills: dimensions of the inputs, Model.fed, data of inputs that decide shapes
  * keeps: nodes               spoils: nothing
  *
- * A compiled graph has fixed shapes, so that whatever a shape is computed from must be known before. Which inputs these are
- * is found backwards: a node whose result must be known needs to know its own inputs, except where only their shapes
- * count. Inputs that decide no shape stay unknown, so that the kernels compute with them and not the compiler. */
+ * A compiled graph has fixed shapes, so that whatever a shape is computed from must be known before. Which inputs these
+ * are is found backwards: a node whose result must be known needs to know its own inputs, except where only their
+ * shapes count. Inputs that decide no shape stay unknown, so that the kernels compute with them and not the compiler.
+ */
 #include <string.h>
 
 #include "graph/ops.h"
@@ -164,7 +165,7 @@ Status model_feed(Diag *d, Model *m, const ModelOptions *options, int n_feed, co
     return ST_OK;
 }
 
-/* ---- which inputs must be known -------------------------------------------------------------------------------------- */
+/* ---- which inputs must be known ---------------------------------------------------------------------------------- */
 
 /* Inputs by whose values an operator's result gets its shape, or its kernel its strides: bit i is input i. */
 static uint32_t shaping_inputs(const ModelNode *n)
@@ -189,6 +190,7 @@ static uint32_t shaping_inputs(const ModelNode *n)
                {"Dropout", 1 << 1 | 1 << 2},
                {"ConstantOfShape", 1},
                {"CenterCropPad", 1 << 1},
+               {"If", 1},
                {"MaxUnpool", 1 << 2}};
     if (n->row->lower == NULL)
         return ~(uint32_t)0; /* only folding knows it */
@@ -218,7 +220,7 @@ Status model_know_inputs(Diag *d, Model *m)
             wanted = wanted || (n->out[k] >= 0 && known[n->out[k]]);
         uint32_t inputs = wanted ? ~(uint32_t)0 : shaping_inputs(n);
         for (int k = 0; k < n->n_in && !reads_shape_only(n); k++)
-            if (n->in[k] >= 0 && k < 32 && inputs >> k & 1)
+            if (n->in[k] >= 0 && (inputs == ~(uint32_t)0 || (k < 32 && inputs >> k & 1)))
                 known[n->in[k]] = true;
     }
     for (int i = 0; i < m->n_input; i++) {

@@ -35,7 +35,7 @@ static void *start_walk(Diag *d, Model *m, ModelNode *n, int first, int count, W
     return fold_output(d, m, n, 0, w->dim);
 }
 
-/* ---- one input ---------------------------------------------------------------------------------- */
+/* ---- one input --------------------------------------------------------------------------------------------------- */
 
 static double op_sqrt(double x)
 {
@@ -222,7 +222,7 @@ Status fold_clip(Diag *d, Model *m, ModelNode *n)
     return d->status;
 }
 
-/* ---- two inputs --------------------------------------------------------------------------------- */
+/* ---- two inputs -------------------------------------------------------------------------------------------------- */
 
 typedef enum Binary {
     B_ADD,
@@ -247,9 +247,26 @@ typedef enum Binary {
     B_BIT_XOR,
     B_COUNT
 } Binary;
-static const char *const binary_name[B_COUNT] = {
-    "Add", "Sub", "Mul", "Div", "Mod", "Pow", "Max", "Min", "Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual",
-    "And", "Or", "Xor", "BitShift", "BitwiseAnd", "BitwiseOr", "BitwiseXor"};
+static const char *const binary_name[B_COUNT] = {"Add",
+                                                 "Sub",
+                                                 "Mul",
+                                                 "Div",
+                                                 "Mod",
+                                                 "Pow",
+                                                 "Max",
+                                                 "Min",
+                                                 "Equal",
+                                                 "Less",
+                                                 "LessOrEqual",
+                                                 "Greater",
+                                                 "GreaterOrEqual",
+                                                 "And",
+                                                 "Or",
+                                                 "Xor",
+                                                 "BitShift",
+                                                 "BitwiseAnd",
+                                                 "BitwiseOr",
+                                                 "BitwiseXor"};
 
 static double binary_real(Binary op, double a, double b)
 {

@@ -169,8 +169,8 @@ static Status extreme_temp(Autodiff *a, const Node *n, ferry_dtype t, int rank, 
     return graph_add_tensor(a->d, a->g, graph_made_up_name(a->g, n->name), TENSOR_VALUE, t, rank, dim, out);
 }
 
-/* The elements that are the maximum (minimum) share dy evenly: dx = (x == y) * dy / count(x == y). from: strides by which y
- * is read over x's dimensions. */
+/* The elements that are the maximum (minimum) share dy evenly: dx = (x == y) * dy / count(x == y). from: strides by
+ * which y is read over x's dimensions. */
 static Status grad_extreme(Autodiff *a, const Node *n, const int64_t *dense, const int64_t *from)
 {
     const ferry_kernel c = n->call;

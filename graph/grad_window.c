@@ -30,8 +30,8 @@ Status grad_conv(Autodiff *a, const Node *n)
     return grad_write(a, x, &dx, true, (int[FERRY_MAX_ARGS]){-1, dy, w, -1});
 }
 
-/* A transposed convolution y = transpose of conv(., w) applied to x, + b: its transpose is the convolution, and w's gradient
- * that of the convolution with x and dy in each other's place. */
+/* A transposed convolution y = transpose of conv(., w) applied to x, + b: its transpose is the convolution, and w's
+ * gradient that of the convolution with x and dy in each other's place. */
 Status grad_conv_transpose(Autodiff *a, const Node *n)
 {
     const ferry_kernel *c = &n->call;

@@ -32,7 +32,7 @@ Status graph_add_tensor(Diag *d, Graph *g, const char *name, TensorKind kind, fe
             return diag_fail(d, ST_MODEL, "%s: the size of '%s' overflows", g->model->path, name);
     if (mul_overflows_i64(count, (int64_t)ferry_dtype_bytes(t), &bytes))
         return diag_fail(d, ST_MODEL, "%s: the size of '%s' overflows", g->model->path, name);
-    if (count == 0 && !g->forward)
+    if (count == 0 && kind == TENSOR_INPUT && !g->forward)
         return diag_fail(d, ST_MODEL, "%s: '%s' has no elements; training needs every dimension to be at least 1",
                          g->model->path, name);
     Tensor *x = VEC_PUSH(&g->tensor);

@@ -112,7 +112,7 @@ typedef struct Graph {
     Layer *layer;
     int n_input, *input; /* tensors, the model's inputs and then what --loss added ("labels") */
     int loss;            /* tensor, one element; -1 in a forward graph */
-    bool forward;        /* made by graph_forward: no loss and no backward nodes; tensors may have no elements */
+    bool forward;        /* made by graph_forward: no loss and no backward nodes; nodes may work on empty tensors */
     int n_output, *output; /* forward graphs: tensors of the model's outputs, in its order */
 } Graph;
 
@@ -156,6 +156,9 @@ Status graph_liveness(Diag *d, Graph *g);
  * debug builds, and once at the end always. */
 Status graph_check(Diag *d, const Graph *g);
 void graph_print(const Graph *g, Text *to);
+/* Warns, once each, of what the file does not show: dropout that is not there, a head that may be a copy of the embedding,
+ * merged initializers, tables that are not trained. For a training graph. */
+Status graph_warn(Diag *d, const Graph *g);
 
 /* ---- questions --------------------------------------------------------------------------------------------------- */
 

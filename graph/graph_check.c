@@ -20,7 +20,7 @@ static Status check_tensor(Diag *d, const Graph *g, int i)
     const Tensor *root = &g->tensor.at[t->root];
     if (root->root != t->root)
         return bug(d, "view of a view", t->name);
-    if (t->count < (g->forward ? 0 : 1) || dims_count(t->rank, t->dim) != t->count ||
+    if (t->count < 0 || dims_count(t->rank, t->dim) != t->count ||
         t->bytes != t->count * (int64_t)ferry_dtype_bytes(t->dtype))
         return bug(d, "sizes do not fit the shape", t->name);
     if (root->bytes != t->bytes || root->dtype != t->dtype || root->kind != t->kind || root->param != t->param)

@@ -216,6 +216,11 @@ static bool can_fold(const Model *m, const ModelNode *n, const bool *trained)
 
 static Status infer_node(Diag *d, Model *m, ModelNode *n, const bool *trained)
 {
+    bool skips;
+    TRY(guard_skips(d, m, n, &skips));
+    n->dead = skips;
+    if (skips)
+        return ST_OK;
     TRY(n->row->infer(d, m, n));
     for (int i = 0; i < n->n_out; i++) {
         const Value *v = node_out(m, n, i);

@@ -139,7 +139,8 @@ Status infer_non_zero(Diag *d, Model *m, ModelNode *n)
     TRY(node_arity(d, m, n, 1, 1));
     const Value *x = node_in(m, n, 0);
     if (!x->data)
-        return node_fail(d, m, n, "\"%s\" is not known when compiling: it depends on the contents of the inputs", x->name);
+        return node_fail(d, m, n, "\"%s\" is not known when compiling: it depends on the contents of the inputs",
+                         x->name);
     const void *data = fold_dense(d, m, x);
     if (!data)
         return d->status != ST_OK ? d->status : node_fail(d, m, n, "\"%s\" is too large", x->name);

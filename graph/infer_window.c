@@ -138,8 +138,9 @@ Status infer_pad(Diag *d, Model *m, ModelNode *n)
             dim[k] < 0)
             return node_fail(d, m, n, "its pads %lld and %lld do not fit axis %d", (long long)p.begin[k],
                              (long long)p.end[k], k);
-        if (p.mode != PAD_CONSTANT && x->dim[k] == 0 && dim[k] > 0)
-            return node_fail(d, m, n, "axis %d is empty: there is nothing to pad it with", k);
+        int64_t cut = (p.begin[k] < 0 ? -p.begin[k] : 0) + (p.end[k] < 0 ? -p.end[k] : 0);
+        if (p.mode != PAD_CONSTANT && x->dim[k] <= cut && dim[k] > 0)
+            return node_fail(d, m, n, "nothing is left of axis %d that it could be padded with", k);
     }
     return set_out(d, m, n, 0, x->dtype, p.rank, dim);
 }

@@ -61,14 +61,15 @@ static void mark_trainable_paths(const Model *m, bool *leads)
 
 /* ---- parameters -------------------------------------------------------------------------------------------------- */
 
-/* Running statistics of a BatchNormalization: kept with the parameters, and never trained. */
-static void mark_statistics(const Model *m, bool *statistic)
+/* times[v]: how often v is the running statistics of a BatchNormalization. What is nothing else is kept with the
+ * parameters, and never trained. */
+static void count_statistics(const Model *m, int *times)
 {
     for (int i = 0; i < m->node.count; i++) {
         const ModelNode *n = &m->node.at[i];
         for (int k = 3; k < 5 && k < n->n_in && !n->dead && strcmp(n->op, "BatchNormalization") == 0; k++)
             if (n->in[k] >= 0)
-                statistic[n->in[k]] = true;
+                times[n->in[k]]++;
     }
 }
 
@@ -116,19 +117,20 @@ static Status add_params(Diag *d, Lowering *l)
     Graph *g = l->graph;
     const Model *m = l->model;
     const ModelOptions *o = l->options;
-    bool *leads = ARENA_NEW(g->arena, bool, m->value.count), *statistic = ARENA_NEW(g->arena, bool, m->value.count);
+    bool *leads = ARENA_NEW(g->arena, bool, m->value.count);
+    int *statistic = ARENA_NEW(g->arena, int, m->value.count);
     bool *train_hit = ARENA_NEW(g->arena, bool, o->n_train), *freeze_hit = ARENA_NEW(g->arena, bool, o->n_freeze);
     g->param = ARENA_NEW(g->arena, Param, m->value.count);
     if (leads == NULL || statistic == NULL || train_hit == NULL || freeze_hit == NULL || g->param == NULL)
         return diag_oom(d);
     mark_trainable_paths(m, leads);
-    mark_statistics(m, statistic);
+    count_statistics(m, statistic);
     for (int v = 0; v < m->value.count; v++) {
         const Value *value = &m->value.at[v];
         if (value->kind != VALUE_INITIALIZER || !dtype_is_float(value->dtype) || value->rank < 1 || !leads[v] ||
-            l->n_use[v] == 0)
+            l->n_use[v] == 0 || (value_count(value) == 0 && !g->forward)) /* nothing to train: a constant */
             continue;
-        if (statistic[v]) {
+        if (statistic[v] == l->n_use[v]) {
             TRY(add_param(d, l, v, false));
             continue;
         }
@@ -176,15 +178,16 @@ static Status add_const(Diag *d, Lowering *l, int v)
 {
     Graph *g = l->graph;
     const Value *value = &l->model->value.at[v];
-    if (value->data == NULL) {
+    static const char nothing[16];
+    const void *data = value_count(value) == 0 ? nothing : value->data;
+    if (data == NULL) {
         diag_fail(d, ST_MODEL, "%s: the values of '%s' are needed but its external data file is missing",
                   l->model->path, value->name);
         return diag_hint(d, "put the file beside the model");
     }
     int t;
     TRY(graph_add_tensor(d, g, value->name, TENSOR_CONST, lower_dtype(g, value->dtype), value->rank, value->dim, &t));
-    const void *data = value->data;
-    if (g->tensor.at[t].dtype != value->dtype) {
+    if (g->tensor.at[t].dtype != value->dtype && value_count(value) > 0) {
         void *converted = arena_alloc(g->arena, (size_t)g->tensor.at[t].bytes, 1);
         if (converted == NULL)
             return diag_oom(d);

@@ -62,7 +62,9 @@ Status graph_add_node(Diag *d, Graph *g, const char *name, const char *onnx_op, 
 /* Recomputes Tensor.producer from the nodes. */
 void graph_index_producers(Graph *g);
 /* needs: lowered graph, loss   spoils: node and tensor indices
- * Removes what the loss does not need: nodes, then tensors and parameters that nothing reads. Inputs stay. */
+ * Removes what the loss does not need: nodes, then tensors and parameters that nothing reads. Inputs stay. From a training
+ * graph nodes go as well that compute no element, so that none is left that works on an empty tensor: the sum of no
+ * elements becomes a 0, and ST_MODEL names a node of another kind. */
 Status graph_prune(Diag *d, Graph *g);
 /* Removes tensors that no node, input, parameter or the loss refers to. spoils: tensor indices */
 Status graph_sweep_tensors(Diag *d, Graph *g);

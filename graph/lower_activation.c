@@ -1,8 +1,9 @@
 /* lower_activation.c - activations and other element-wise operators as compositions of kernels.
  *
- * The derivative at a kink is the one that PyTorch takes, which decides the comparison that is used: LeakyReLU, PReLU, ELU and
- * their kin have the left one at 0, a clamp passes the gradient on at its bounds. A branch that is not taken must not
- * overflow either, since 0 * infinity would be NaN in its gradient: exponentials see only the negative part of x. */
+ * The derivative at a kink is the one that PyTorch takes, which decides the comparison that is used: LeakyReLU, PReLU,
+ * ELU and their kin have the left one at 0, a clamp passes the gradient on at its bounds. A branch that is not taken
+ * must not overflow either, since 0 * infinity would be NaN in its gradient: exponentials see only the negative part of
+ * x. */
 #include <math.h>
 #include <string.h>
 

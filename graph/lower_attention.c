@@ -164,7 +164,7 @@ static bool every_row_sees(const Tensor *t, const AttentionShape *s, bool causal
     int64_t last = t->dim[t->rank - 1], rows = t->rank > 1 ? t->dim[t->rank - 2] : 1;
     if (t->kind != TENSOR_CONST || (last != s->columns && last != 1))
         return false;
-    for (int64_t i = 0; i < t->count / last; i++) {
+    for (int64_t i = 0; i < dims_count(t->rank - 1, t->dim); i++) {
         /* of a row that is broadcast the first one sees least */
         int64_t row = rows > 1 ? i % rows : 0, most = causal && row + s->past + 1 < last ? row + s->past + 1 : last;
         bool sees = false;

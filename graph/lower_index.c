@@ -168,3 +168,18 @@ Status lower_dropout(Diag *d, Lowering *l, ModelNode *n)
     }
     return build_give(&b, 1, build_cast(&b, FERRY_BOOL, ones));
 }
+
+/* ---- branches ------------------------------------------------------------------------------------------------------------ */
+
+/* The results of the branch that is taken are the node's inputs: infer_if. */
+Status lower_if(Diag *d, Lowering *l, ModelNode *n)
+{
+    for (int i = 0; i < n->n_out; i++) {
+        int x;
+        if (n->out[i] < 0)
+            continue;
+        TRY(lower_input(d, l, n, i, &x));
+        TRY(lower_view(d, l, n, i, x));
+    }
+    return ST_OK;
+}

@@ -1,17 +1,17 @@
 /* lower_loss.c - losses over classes: SoftmaxCrossEntropyLoss and NegativeLogLikelihoodLoss.
  *
- * The common case, a mean without class weights, is one kernel (XENT). Everything else is composed: the score of the label is
- * picked by comparing the label with 0, 1, .. along the classes, and each position has the weight of its label, 0 where
- * that is ignored. */
+ * The common case, a mean without class weights, is one kernel (XENT). Everything else is composed: the score of the
+ * label is picked by comparing the label with 0, 1, .. along the classes, and each position has the weight of its
+ * label, 0 where that is ignored. */
 #include <string.h>
 
 #include "graph/build.h"
 #include "graph/ops_lower.h"
 
 typedef struct Loss {
-    int64_t n, c, rest;        /* scores as [n, c, rest] */
-    int hot;                   /* bool [n, c, rest]: the class is the label */
-    int weight;                /* [n, rest]: the class's, 0 where the label is ignored */
+    int64_t n, c, rest; /* scores as [n, c, rest] */
+    int hot;            /* bool [n, c, rest]: the class is the label */
+    int weight;         /* [n, rest]: the class's, 0 where the label is ignored */
 } Loss;
 
 static const char *reduction(const ModelNode *n)

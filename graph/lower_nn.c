@@ -79,7 +79,7 @@ Status lower_matmul(Diag *d, Lowering *l, ModelNode *n)
     if (tb.rank == 2) {
         bool trans;
         int w = find_param_matrix(g, b, k, cols, &trans);
-        m = ta.count / k;
+        m = dims_count(ta.rank - 1, ta.dim);
         if (w >= 0) {
             const ModelNode *add = find_bias_add(l, n, cols, &bias);
             return emit_linear(d, l, n, add != NULL ? add : n, a, w, add != NULL ? bias : -1, m, k, cols, trans);
@@ -220,7 +220,7 @@ Status lower_softmax(Diag *d, Lowering *l, ModelNode *n)
     int64_t size = t.dim[axis];
     if (flattens || inner == 1) {
         TRY(lower_output(d, l, n, 0, &y));
-        return emit_softmax(d, l, n, y, x, outer, t.count / outer);
+        return emit_softmax(d, l, n, y, x, outer, dims_count(t.rank - axis, t.dim + axis));
     }
     /* [outer, size, inner] -> [outer, inner, size] and back */
     const int64_t to[] = {outer, inner, size}, from[] = {outer, size, inner};

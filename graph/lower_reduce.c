@@ -1,5 +1,5 @@
-/* lower_reduce.c - reductions over axes, and what is computed with them: positions of maxima, running sums, softmax's kin,
- * one-hot rows, triangles. */
+/* lower_reduce.c - reductions over axes, and what is computed with them: positions of maxima, running sums, softmax's
+ * kin, one-hot rows, triangles. */
 #include <math.h>
 #include <string.h>
 
@@ -65,7 +65,8 @@ static int safe_sqrt(Build *b, int x)
 
 static int square(Build *b, int x)
 {
-    return dtype_is_float(build_tensor(b, x).dtype) ? build_unary(b, FERRY_SQUARE, x) : build_binary(b, FERRY_MUL, x, x);
+    return dtype_is_float(build_tensor(b, x).dtype) ? build_unary(b, FERRY_SQUARE, x)
+                                                    : build_binary(b, FERRY_MUL, x, x);
 }
 
 static int reduce(Build *b, int x, uint32_t axes)
@@ -114,7 +115,7 @@ Status lower_reduce(Diag *d, Lowering *l, ModelNode *n)
     return build_give(&b, 0, t.dtype == FERRY_BOOL && order ? reduce_bool(&b, x, axes) : reduce(&b, x, axes));
 }
 
-/* ---- positions ------------------------------------------------------------------------------------------------------- */
+/* ---- positions --------------------------------------------------------------------------------------------------- */
 
 /* 0, 1, .. along one axis of `rank`, broadcast over the others. */
 static int iota_along(Build *b, ferry_dtype t, int64_t count, int rank, int axis)

@@ -23,19 +23,6 @@ static Status make_matrix(Diag *d, Lowering *l, const ModelNode *n, const Resize
     return ST_OK;
 }
 
-/* How often the matrix repeats each position, in order and none left out; 0 when it does something else. */
-static int64_t repeats_of(int64_t in, int64_t out, const double *w)
-{
-    if (in == 0 || out % in != 0)
-        return 0;
-    int64_t times = out / in;
-    for (int64_t i = 0; i < out; i++)
-        for (int64_t k = 0; k < in; k++)
-            if (w[i * in + k] != (k == i / times ? 1 : 0))
-                return 0;
-    return times;
-}
-
 /* y = W x along one axis of x, whose shape so far is `dim`. */
 static Status emit_axis(Diag *d, Lowering *l, const ModelNode *n, const ResizeSpec *s, int axis, const double *w,
                         const int64_t *dim, int x, int y)
@@ -71,7 +58,8 @@ static Status emit_axis(Diag *d, Lowering *l, const ModelNode *n, const ResizeSp
     return lower_emit(d, l, n, &call, (int[]){y, matrix, x});
 }
 
-/* All axes that repeat whole positions in one copy: each of them is read as [positions, times] with stride 0 for times. */
+/* All axes that repeat whole positions in one copy: each of them is read as [positions, times] with stride 0 for times.
+ */
 static Status emit_repeats(Diag *d, Lowering *l, const ModelNode *n, int rank, const int64_t *dim, const int64_t *times,
                            int x, int y)
 {
@@ -115,20 +103,22 @@ static Status emit_shift(Diag *d, Lowering *l, const ModelNode *n, int x, double
 /* Axes that shrink come first, so that the others have less to do. */
 static Status emit_resize(Diag *d, Lowering *l, const ModelNode *n, const ResizeSpec *s, int x)
 {
-    double *w[MAX_RANK];
+    double *w[MAX_RANK] = {NULL};
     int64_t times[MAX_RANK], dim[MAX_RANK];
     int products = 0, repeated = 0, wide = s->rank, y;
     for (int k = 0; k < s->rank; k++) {
-        TRY(make_matrix(d, l, n, s, k, &w[k]));
-        times[k] = repeats_of(s->in[k], s->out[k], w[k]);
+        times[k] = resize_repeats(s, k);
         if (times[k] > 1 && wide == MAX_RANK)
             times[k] = 0;
+        if (times[k] == 0)
+            TRY(make_matrix(d, l, n, s, k, &w[k]));
         wide += times[k] > 1;
         repeated += times[k] > 1;
         products += times[k] == 0;
         dim[k] = s->in[k];
     }
-    /* with a value for what lies outside: rows of zeros give 0, so everything is moved down and up again by the value */
+    /* with a value for what lies outside: rows of zeros give 0, so everything is moved down and up again by the value
+     */
     bool shifts = s->coordinate == COORDINATE_TF_CROP_AND_RESIZE && s->extrapolation != 0;
     if (products + repeated == 0)
         return lower_view(d, l, n, 0, x);
@@ -215,13 +205,16 @@ static Status emit_run(Diag *d, Lowering *l, const ModelNode *n, int rank, const
 static Status pad_axis(Diag *d, Lowering *l, const ModelNode *n, const PadSpec *p, int axis, int64_t *dim, int x, int y)
 {
     enum { MOST_RUNS = 64 };
-    int64_t from_dim[MAX_RANK], size = dim[axis], out = size + p->begin[axis] + p->end[axis];
+    int64_t from_dim[MAX_RANK], out = dim[axis] + p->begin[axis] + p->end[axis];
+    int64_t cut = p->begin[axis] < 0 ? -p->begin[axis] : 0, cut_end = p->end[axis] < 0 ? -p->end[axis] : 0;
+    int64_t size = dim[axis] - cut - cut_end, begin = p->begin[axis] + cut; /* what is cut off is not shown again */
     memcpy(from_dim, dim, sizeof(from_dim));
     dim[axis] = out;
     int runs = 0;
     for (int64_t at = 0; at < out; runs++) {
-        Run r = next_run(p->mode, at - p->begin[axis], out - at, size);
+        Run r = next_run(p->mode, at - begin, out - at, size);
         r.at = at;
+        r.from += cut;
         if (runs == MOST_RUNS)
             return node_fail(d, l->model, n, "padding that repeats axis %d this often is unsupported", axis);
         TRY(emit_run(d, l, n, p->rank, from_dim, dim, axis, r, x, y));

@@ -87,8 +87,8 @@ Status lower_slice(Diag *d, Lowering *l, ModelNode *n)
             return node_fail(d, l->model, n, "axis %lld is outside of rank %d", (long long)k, t.rank);
         int64_t size = t.dim[k], from = start[i], top = by < 0 ? size - 1 : size, last;
         from = from < 0 ? (from < -size ? 0 : from + size) : from > top ? top : from;
-        if (by == 0 || mul_overflows_i64(out->dim[k] - 1, by, &last) || add_overflows_i64(last, from, &last) ||
-            last < 0 || last >= size)
+        if (by == 0 || (out->dim[k] > 0 && (mul_overflows_i64(out->dim[k] - 1, by, &last) ||
+                                            add_overflows_i64(last, from, &last) || last < 0 || last >= size)))
             return node_fail(d, l->model, n, "it reads outside of axis %lld", (long long)k);
         offset += from * stride[k];
         stride[k] *= by;
@@ -109,6 +109,8 @@ Status lower_concat(Diag *d, Lowering *l, ModelNode *n)
         const Tensor t = l->graph->tensor.at[x];
         if (t.rank != out->rank || t.dim[axis] > out->dim[axis] - begin)
             return node_fail(d, l->model, n, "input %d does not fit the output", i);
+        if (t.count == 0 && value_count(out) > 0)
+            continue;
         if (t.count == value_count(out))
             return lower_view(d, l, n, 0, x);
         if (y < 0)
@@ -144,7 +146,7 @@ Status lower_tile(Diag *d, Lowering *l, ModelNode *n)
     strides_dense(t.rank, t.dim, own);
     strides_dense(t.rank, out->dim, own_y);
     for (int i = 0; i < t.rank; i++) {
-        int64_t repeats = out->dim[i] / t.dim[i];
+        int64_t repeats = t.dim[i] > 0 ? out->dim[i] / t.dim[i] : 1;
         if (rank + (repeats > 1) + 1 > MAX_RANK)
             return node_fail(d, l->model, n, "tiling this many dimensions is unsupported");
         if (repeats > 1) {

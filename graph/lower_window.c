@@ -247,15 +247,25 @@ Status lower_batch_normalization(Diag *d, Lowering *l, ModelNode *n)
         training |= lower_is_used(l, n, i);
     if (training) {
         node_fail(d, l->model, n, "training_mode: running statistics that change every step are unsupported");
-        return diag_hint(d, "export the model in evaluation mode: the statistics are then fixed and the rest is trained");
+        return diag_hint(d,
+                         "export the model in evaluation mode: the statistics are then fixed and the rest is trained");
     }
     for (int i = 0; i < 5; i++)
         TRY(lower_input(d, l, n, i, &arg[1 + i]));
     for (int i = 4; i < 6; i++) {
         const Tensor *s = &g->tensor.at[graph_root(g, arg[i])];
-        if (s->kind != TENSOR_CONST && (s->kind != TENSOR_PARAM || g->param[s->param].trainable))
-            return node_fail(d, l->model, n, "its %s is computed by the model, which is unsupported",
-                             i == 4 ? "mean" : "variance");
+        const char *what = i == 4 ? "mean" : "variance";
+        if (s->kind == TENSOR_VALUE)
+            return node_fail(d, l->model, n, "its %s is computed by the model, which is unsupported", what);
+        if (s->kind == TENSOR_PARAM && g->param[s->param].trainable) {
+            node_fail(d, l->model, n, "its %s is the initializer '%s', which is trained elsewhere in the model", what,
+                      s->name);
+            return diag_hint(
+                d,
+                "exporters merge initializers of equal values: train the model for a step before exporting "
+                "it, or give --freeze '%s'",
+                s->name);
+        }
     }
     const Tensor t = g->tensor.at[arg[1]];
     TRY(lower_output(d, l, n, 0, &arg[0]));

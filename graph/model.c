@@ -16,6 +16,7 @@ void model_close(Model *m)
     VEC_FREE(&m->map);
     VEC_FREE(&m->value);
     VEC_FREE(&m->node);
+    VEC_FREE(&m->guard);
 }
 
 const Attr *node_attr(const ModelNode *n, const char *name)

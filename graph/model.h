@@ -51,7 +51,15 @@ typedef struct ModelNode {
     int n_attr;
     Attr *attr;
     bool dead;          /* folded away or without a use */
+    int guard;          /* in a branch of an If: index into Model.guard, else -1 */
 } ModelNode;
+
+/* The nodes of both branches of an If stand in the graph like all others. They count when the value `condition` is `taken`,
+ * and so is the guard around it. */
+typedef struct Guard {
+    int condition, outer; /* value; guard, -1 */
+    bool taken;
+} Guard;
 
 typedef struct MappedFile MappedFile; /* onnx_wire.h */
 typedef struct Model {
@@ -61,6 +69,7 @@ typedef struct Model {
     int64_t opset;      /* of the default domain */
     VEC(Value) value;   /* heap arrays: model_close frees them */
     VEC(ModelNode) node; /* topological order */
+    VEC(Guard) guard;
     int n_input, *input;   /* value indices, file order */
     int n_output, *output;
     int64_t folded_bytes; /* that constant folding took from the arena */

@@ -17,6 +17,10 @@ OpFunction infer_reshape, infer_flatten, infer_squeeze, infer_unsqueeze, infer_c
     infer_transpose, infer_expand, infer_tile, infer_gather, infer_gather_elements, infer_gather_nd, infer_scatter_nd;
 /* infer_index.c */
 OpFunction infer_scatter_elements, infer_top_k;
+/* infer_if.c */
+OpFunction infer_if, fold_if;
+/* A node in a branch that is not taken. ST_MODEL when that is not known. */
+Status guard_skips(Diag *d, Model *m, const ModelNode *n, bool *out);
 /* infer_attention.c */
 OpFunction infer_rms_normalization, infer_rotary_embedding, infer_attention;
 /* infer_math.c */

@@ -34,6 +34,7 @@ Status lower_scatter_elements(Diag *d, Lowering *l, ModelNode *n); /* and Scatte
 Status lower_scatter_nd(Diag *d, Lowering *l, ModelNode *n);
 Status lower_top_k(Diag *d, Lowering *l, ModelNode *n);
 Status lower_dropout(Diag *d, Lowering *l, ModelNode *n);
+Status lower_if(Diag *d, Lowering *l, ModelNode *n);
 
 /* lower_attention.c */
 Status lower_layer_norm(Diag *d, Lowering *l, ModelNode *n);

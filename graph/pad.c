@@ -25,8 +25,8 @@ static Status need_known(Diag *d, const Model *m, const ModelNode *n, const Valu
 {
     if (v->data != NULL)
         return ST_OK;
-    node_fail(d, m, n, "its %s (input \"%s\") is not known when compiling: it depends on the contents of the inputs", what,
-              v->name);
+    node_fail(d, m, n, "its %s (input \"%s\") is not known when compiling: it depends on the contents of the inputs",
+              what, v->name);
     return diag_hint(d, "only padding that follows from the inputs' shapes is supported");
 }
 
@@ -83,6 +83,10 @@ Status pad_read(Diag *d, const Model *m, const ModelNode *n, PadSpec *out)
         seen |= 1u << axis;
         out->begin[axis] = attr != NULL ? attr->ints[i] : int_at(pads, i);
         out->end[axis] = attr != NULL ? attr->ints[count + i] : int_at(pads, count + i);
+        const int64_t most = INT64_C(1) << 40;
+        if (out->begin[axis] > most || out->begin[axis] < -most || out->end[axis] > most || out->end[axis] < -most)
+            return node_fail(d, m, n, "its pads %lld and %lld of axis %d are no paddings", (long long)out->begin[axis],
+                             (long long)out->end[axis], axis);
     }
     return ST_OK;
 }

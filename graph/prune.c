@@ -1,38 +1,84 @@
 /* prune.c - removing what the loss, or the outputs of a forward graph, do not need. */
 #include "graph/lower.h"
 
-/* needed[root]: the loss, or an output of a forward graph, depends on it. Nodes are in execution order, so one sweep backwards finds them all; of several
- * nodes that write one tensor (the parts of a concatenation) all are needed. */
-static void find_needed(const Graph *g, bool *needed, bool *keep_node)
+/* A node without a single element to compute: all its outputs are empty, or it copies no element into a larger tensor. */
+static bool computes_nothing(const Graph *g, const Node *n)
+{
+    if (n->call.op == FERRY_OP_COPY && dims_count(n->call.rank, n->call.dim) == 0)
+        return true;
+    for (int k = 0; k < node_n_out(n); k++)
+        if (n->arg[k] >= 0 && g->tensor.at[n->arg[k]].count > 0)
+            return false;
+    return true;
+}
+
+/* What a node makes of no elements: a sum is 0. After this no node of a training graph reads an empty tensor. */
+static Status settle_empty_inputs(Diag *d, Graph *g, Node *n)
+{
+    int empty = -1;
+    for (int k = node_n_out(n); k < node_n_arg(n); k++)
+        if (n->arg[k] >= 0 && g->tensor.at[n->arg[k]].count == 0)
+            empty = n->arg[k];
+    if (empty < 0)
+        return ST_OK;
+    const Tensor *y = &g->tensor.at[n->arg[0]];
+    bool sums = n->call.op == FERRY_OP_MATMUL || (n->call.op == FERRY_OP_REDUCE && n->call.fn == FERRY_SUM);
+    if (!sums) {
+        diag_fail(d, ST_MODEL, "%s: node '%s' (%s): its input '%s' has no elements", g->model->path, n->name,
+                  n->onnx_op, g->tensor.at[empty].name);
+        return diag_hint(d, "training needs every dimension that it computes with to be at least 1");
+    }
+    n->call = call_new(FERRY_OP_FILL, y->dtype);
+    n->call.alpha = 0;
+    n->call.n = y->count;
+    for (int k = 1; k < FERRY_MAX_ARGS; k++)
+        n->arg[k] = -1;
+    return ST_OK;
+}
+
+/* needed[root]: the loss, or an output of a forward graph, depends on it. Nodes are in execution order, so one sweep
+ * backwards finds them all; of several nodes that write one tensor (the parts of a concatenation) all are needed. */
+static Status find_needed(Diag *d, Graph *g, bool *needed, bool *keep_node)
 {
     if (g->loss >= 0)
         needed[graph_root(g, g->loss)] = true;
     for (int i = 0; i < g->n_output; i++)
         needed[graph_root(g, g->output[i])] = true;
     for (int i = g->node.count - 1; i >= 0; i--) {
-        const Node *n = &g->node.at[i];
+        Node *n = &g->node.at[i];
         int n_out = node_n_out(n);
         for (int k = 0; k < n_out; k++)
             keep_node[i] |= n->arg[k] >= 0 && needed[graph_root(g, n->arg[k])];
+        if (keep_node[i] && !g->forward) {
+            keep_node[i] = !computes_nothing(g, n);
+            if (keep_node[i])
+                TRY(settle_empty_inputs(d, g, n));
+        }
         for (int k = n_out; k < node_n_arg(n) && keep_node[i]; k++)
             if (n->arg[k] >= 0)
                 needed[graph_root(g, n->arg[k])] = true;
     }
+    return ST_OK;
 }
 
 /* A parameter that no node reads is not part of training; exporting writes it back as it was. */
 static void drop_params(Diag *d, Graph *g, const bool *needed)
 {
-    int kept = 0;
+    int kept = 0, dropped = 0;
+    const char *example = NULL;
     for (int p = 0; p < g->n_param; p++) {
         if (needed[g->param[p].tensor]) {
             g->param[kept++] = g->param[p];
             continue;
         }
         if (g->param[p].trainable && !g->forward)
-            diag_warn(d, "%s: parameter '%s' does not influence the loss; it is not trained", g->model->path,
-                      g->param[p].name);
+            example = dropped++ == 0 ? g->param[p].name : example;
     }
+    if (dropped == 1)
+        diag_warn(d, "%s: parameter '%s' does not influence the loss (--loss); it is not trained", g->model->path, example);
+    if (dropped > 1)
+        diag_warn(d, "%s: %d parameters, such as '%s', do not influence the loss (--loss); they are not trained",
+                  g->model->path, dropped, example);
     g->n_param = kept;
     for (int i = 0; i < g->tensor.count; i++)
         g->tensor.at[i].param = -1;
@@ -48,7 +94,7 @@ Status graph_prune(Diag *d, Graph *g)
     bool *keep = ARENA_NEW(g->arena, bool, g->node.count);
     if (needed == NULL || keep == NULL)
         return diag_oom(d);
-    find_needed(g, needed, keep);
+    TRY(find_needed(d, g, needed, keep));
     int kept = 0;
     for (int i = 0; i < g->node.count; i++)
         if (keep[i]) {

@@ -1,9 +1,9 @@
 /* resize.c - Resize and Upsample as one matrix an axis.
  *
- * All modes are linear in the data and separable: along an axis, an output position has a coordinate in the input, and the
- * output is a weighted sum of input positions near it (one for nearest, two for linear, four for cubic, more when
- * antialiasing widens the filter). So y = W0 x along the first axis, then W1 along the second, and the gradient is that of
- * a product with a constant. */
+ * All modes are linear in the data and separable: along an axis, an output position has a coordinate in the input, and
+ * the output is a weighted sum of input positions near it (one for nearest, two for linear, four for cubic, more when
+ * antialiasing widens the filter). So y = W0 x along the first axis, then W1 along the second, and the gradient is that
+ * of a product with a constant. */
 #include "graph/window.h"
 
 #include <math.h>
@@ -34,7 +34,7 @@ static Status read_modes(Diag *d, const Model *m, const ModelNode *n, ResizeSpec
 {
     static const char *const modes[] = {"nearest", "linear", "cubic", "bilinear"};
     static const char *const coordinates[] = {
-        "half_pixel", "half_pixel_symmetric",  "pytorch_half_pixel",  "align_corners",
+        "half_pixel", "half_pixel_symmetric", "pytorch_half_pixel", "align_corners",
         "asymmetric", "tf_half_pixel_for_nn", "tf_crop_and_resize",
     };
     static const char *const nearests[] = {"round_prefer_floor", "round_prefer_ceil", "floor", "ceil"};
@@ -66,8 +66,9 @@ static Status read_numbers(Diag *d, const Model *m, const ModelNode *n, int i, c
     if (v->rank != 1 || v->dtype == FERRY_BOOL)
         return node_fail(d, m, n, "its %s (input \"%s\") are not a list of numbers", what, v->name);
     if (v->data == NULL) {
-        node_fail(d, m, n, "its %s (input \"%s\") are not known when compiling: they depend on the contents of the inputs",
-                  what, v->name);
+        node_fail(d, m, n,
+                  "its %s (input \"%s\") are not known when compiling: they depend on the contents of the inputs", what,
+                  v->name);
         return diag_hint(d, "only sizes that follow from the inputs' shapes are supported");
     }
     *count = value_count(v);
@@ -148,8 +149,8 @@ static Status read_sizes(Diag *d, const Model *m, const ModelNode *n, const int 
     if (attr != NULL)
         n_scale = attr->count;
     if (n_size > 0 ? n_size != count : n_scale != count)
-        return node_fail(d, m, n, "it has %lld scales and %lld sizes for %d axes", (long long)n_scale, (long long)n_size,
-                         count);
+        return node_fail(d, m, n, "it has %lld scales and %lld sizes for %d axes", (long long)n_scale,
+                         (long long)n_size, count);
     for (int i = 0; i < count; i++) {
         int k = axis[i];
         if (n_size > 0) {
@@ -268,13 +269,36 @@ static void filter_row(const ResizeSpec *s, int axis, double x, double *w)
         w[k] /= total;
 }
 
+/* A tf_crop_and_resize coordinate beyond the axis: what is there is extrapolated. */
+static bool is_outside(const ResizeSpec *s, int axis, double x)
+{
+    return s->coordinate == COORDINATE_TF_CROP_AND_RESIZE && (x < 0 || x > (double)(s->in[axis] - 1));
+}
+
+int64_t resize_repeats(const ResizeSpec *s, int axis)
+{
+    int64_t in = s->in[axis], out = s->out[axis];
+    bool whole = s->coordinate != COORDINATE_TF_CROP_AND_RESIZE || (s->start[axis] == 0 && s->end[axis] == 1);
+    if (in == out && s->scale[axis] == 1 && whole && s->coordinate != COORDINATE_TF_HALF_PIXEL_FOR_NN)
+        return 1;
+    if (s->mode != RESIZE_NEAREST || in == 0 || out % in != 0)
+        return 0;
+    int64_t times = out / in;
+    for (int64_t i = 0; i < out; i++) {
+        double x = coordinate_of(s, axis, i);
+        if (is_outside(s, axis, x) || clamped(nearest_of(s, axis, x), in) != i / times)
+            return 0;
+    }
+    return times;
+}
+
 void resize_matrix(const ResizeSpec *s, int axis, double *w)
 {
     int64_t in = s->in[axis], out = s->out[axis];
     memset(w, 0, (size_t)(in * out) * sizeof(*w));
     for (int64_t i = 0; i < out; i++, w += in) {
         double x = coordinate_of(s, axis, i);
-        if (s->coordinate == COORDINATE_TF_CROP_AND_RESIZE && (x < 0 || x > (double)(in - 1)))
+        if (is_outside(s, axis, x))
             continue;
         if (s->mode == RESIZE_NEAREST)
             w[clamped(nearest_of(s, axis, x), in)] = 1;

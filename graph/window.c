@@ -71,8 +71,8 @@ static Status extent(Diag *d, const Model *m, const ModelNode *n, const ferry_wi
 }
 
 /* Output positions of an axis. round_up: one more when the last window only begins inside. */
-static Status place(Diag *d, const Model *m, const ModelNode *n, ferry_window *w, int i, AutoPad how, const int64_t *pads,
-                    bool round_up)
+static Status place(Diag *d, const Model *m, const ModelNode *n, ferry_window *w, int i, AutoPad how,
+                    const int64_t *pads, bool round_up)
 {
     int64_t reach, begin = pads[i], end = pads[w->rank + i];
     TRY(extent(d, m, n, w, i, &reach));
@@ -98,8 +98,10 @@ static Status place(Diag *d, const Model *m, const ModelNode *n, ferry_window *w
     return ST_OK;
 }
 
-/* x, w and the kernel's shape: [M, C/group, ...] for Conv, [C, M/group, ...] for ConvTranspose; b has `*channels` entries. */
-static Status read_weights(Diag *d, const Model *m, const ModelNode *n, const Value *x, ferry_window *w, bool transposed)
+/* x, w and the kernel's shape: [M, C/group, ...] for Conv, [C, M/group, ...] for ConvTranspose; b has `*channels`
+ * entries. */
+static Status read_weights(Diag *d, const Model *m, const ModelNode *n, const Value *x, ferry_window *w,
+                           bool transposed)
 {
     const Value *weight = node_in(m, n, 1), *bias = node_in(m, n, 2);
     w->groups = node_attr_int(n, "group", 1);

@@ -40,6 +40,8 @@ typedef struct ResizeSpec {
     double scale[MAX_RANK], start[MAX_RANK], end[MAX_RANK]; /* start, end: of the region, as shares of the axis */
 } ResizeSpec;
 Status resize_read(Diag *d, const Model *m, const ModelNode *n, ResizeSpec *out);
+/* 1: the axis stays as it is; t > 1: each position is repeated t times; 0: it takes a matrix. */
+int64_t resize_repeats(const ResizeSpec *s, int axis);
 /* The matrix of one axis: y = w x with w [out, in], row by row. A row of zeros is extrapolated. w has room for it. */
 void resize_matrix(const ResizeSpec *s, int axis, double *w);
 

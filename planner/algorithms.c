@@ -6,6 +6,7 @@
  *   dha              nothing is ever loaded, gradients are written to host memory by the kernels
  *   memferry         Alg. 1 and 2 in all readings
  *   go-memferry      the same, and the knapsack says which gradients stay on the GPU
+ *   optimal          the least time without contention, proven (optimal.c), and a path down to the least memory
  *   auto             all of these, then improvements and a path down to the least memory */
 #include "planner/plan_search.h"
 
@@ -154,8 +155,49 @@ static Status go_memferry(Search *s)
     return each_reading(s, offload_all_limits);
 }
 
-/* ---- auto
- * -------------------------------------------------------------------------------------------------------------- */
+/* ---- optimal ------------------------------------------------------------------------------------------------------------ */
+
+Status search_optimum(Search *s, int64_t *bound_ns)
+{
+    const UnitPlan *start[FP_READING_COUNT * BP_READING_COUNT];
+    int n = 0;
+    for (int fp = 0; fp < FP_READING_COUNT; fp++)
+        for (int bp = 0; bp < BP_READING_COUNT; bp++) {
+            Plan p;
+            TRY(memferry_choices(s, (FpReading)fp, (BpReading)bp, &p));
+            start[n++] = p.unit;
+        }
+    LpDomain domain = {.clip = s->o->clip, .pinned = s->o->n_rule > 0 ? s->pinned : NULL};
+    TRY(optimal_solve(s->d, s->a, s->g, s->p, &domain, n, start, &s->optimum));
+    Optimum all = s->optimum;
+    if (domain.pinned) {
+        domain.pinned = NULL;
+        const UnitPlan *pinned[] = {s->optimum.unit};
+        TRY(optimal_solve(s->d, s->a, s->g, s->p, &domain, 1, pinned, &all));
+    }
+    TRY(bound_make(s->d, s->g, s->p, s->o->clip, bound_ns));
+    if (all.bound_ns > *bound_ns)
+        *bound_ns = all.bound_ns;
+    return ST_OK;
+}
+
+static Status optimum(Search *s, Candidate **out)
+{
+    Plan p;
+    TRY(search_blank(s, &p));
+    memcpy(p.unit, s->optimum.unit, (size_t)p.n_unit * sizeof *p.unit);
+    return search_add(s, &p, "optimum", out);
+}
+
+static Status optimal(Search *s)
+{
+    Candidate *c;
+    s->by_model = true;
+    TRY(optimum(s, &c));
+    return search_frugal(s, c);
+}
+
+/* ---- auto -------------------------------------------------------------------------------------------------------------- */
 
 /* Each place of load of a unit that several layers read. */
 static Status tied_places(Search *s, const Candidate *from)
@@ -182,6 +224,8 @@ static Status auto_all(Search *s)
     TRY(deepspeed_like(s));
     TRY(dha(s));
     TRY(memferry(s));
+    TRY(optimum(s, &best));
+    TRY(search_late(s, &best->plan, "optimum, updates moved", &best));
     Plan p;
     TRY(search_blank(s, &p));
     TRY(search_late(s, &p, "all loaded", &best));
@@ -200,6 +244,7 @@ static const Algorithm algorithms[] = {
     {"deepspeed-like", "native-offload with gradients freed after their copy", deepspeed_like},
     {"memferry", "MemFerry's Algorithms 1 and 2, the best of all readings", memferry},
     {"go-memferry", "memferry with gradients offloaded by --reserve-factor", go_memferry},
+    {"optimal", "the least time without contention, with a proof", optimal},
     {"auto", "the fastest plan that fits, over all of these and more", auto_all},
 };
 enum { ALGORITHM_COUNT = sizeof algorithms / sizeof algorithms[0] };

@@ -178,7 +178,8 @@ Status plan_explain(Diag *d, Arena *a, const Graph *g, const Profile *p, const P
     if (!work.unit)
         return diag_oom(d);
     memcpy(work.unit, plan->unit, (size_t)g->n_unit * sizeof *work.unit);
-    summary(plan, to);
+    TRY(plan_time(d, g, p, plan, NULL, &work.model_ns)); /* of `auto`, the file's is that of another plan */
+    summary(&work, to);
     text_add(to,
              "Each unit, its choice, and what a step without contention would take with only this choice changed:\n\n");
     for (int i = 0; i < g->n_unit; i++)

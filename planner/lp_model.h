@@ -19,6 +19,11 @@
  * gradient's buffer busy. An update event that is absent because the unit is updated at its other place stands, in the order of
  * first uses, after updates that earlier kernels wait for.
  *
+ * Rows that say nothing new about whole choices, but about mixtures. A mixture may update a unit half early and half late and
+ * so seem to be done in half the time. But the update, wherever it is, comes after the unit's square sum (and with clip after the
+ * norm) and takes its time; then, when the unit is loaded before its first use, comes the load; then that use. With clip the
+ * updates of the first j units in order of first use all lie between the norm and the first use of the j-th, one after another.
+ *
  * Rows that must not bind when their step is absent (*conditional*):
  *   update -> load (u, k)           only when u is loaded before its use k
  *   last read of a device copy -> the next load into it; left out when the last read of the inputs comes later, since all loads
@@ -66,7 +71,14 @@ typedef enum LpKind {
     LP_LOAD,   /* of `unit` before its use `use` */
     LP_KERNEL, /* kernel `kernel`, which waits for more than the kernel before it */
     LP_LOSS,   /* store of the loss */
-    LP_STORE, LP_SQNORM, LP_EARLY, LP_NORM, LP_LATE, /* of `unit` */
+    LP_STORE,  /* of `unit`, and so on */
+    LP_SQNORM,
+    LP_EARLY,
+    LP_NORM,
+    LP_LATE,
+    LP_WHOLE, /* the update of `unit`, at whichever place */
+    LP_ENTER, /* its load before its first use, after its update */
+    LP_FIRST, /* with clip: the updates of all units whose first use is not after that of `unit` */
 } LpKind;
 
 typedef struct LpEvent {
@@ -82,7 +94,8 @@ typedef struct LpEdge {
     int from, to, span;
     int first, last;
     LpWhen when;
-    int64_t slack_ns; /* of a conditional edge: M = (best known period) - slack_ns is enough; may be negative */
+    int periods;      /* of a conditional edge: M = periods * (best known period) - slack_ns is enough */
+    int64_t slack_ns;
 } LpEdge;
 
 typedef struct LpGroup {
@@ -105,7 +118,6 @@ typedef struct LpModel {
     int n_forward;     /* edges of span 0 */
     int *kernel_group;     /* by kernel, -1: its time does not depend on choices */
     int64_t **kernel_ns;   /* by kernel and choice of its group */
-    int64_t compute_least; /* sum of the least times of all kernels */
 } LpModel;
 
 /* needs: a profile that matches the graph   fills: *out, in the arena
@@ -128,26 +140,24 @@ typedef struct LpRatio {
 /* Work space for one model; heap. */
 typedef struct LpTimer {
     const LpModel *m;
-    int64_t *event_ns, *sum_ns; /* durations; prefix sums over kernels */
-    double *event_time, *sum_time, *edge_time;
-    int64_t *at;
-    double *at_time;
-    int *before, *mark; /* by event: the edge by which it is reached last */
-    int *cycle, n_cycle; /* edges of the cycle found last */
-    int *choice;         /* that event_ns and sum_ns are of */
-    bool *on;            /* by edge: its condition holds */
-    int *column_edge, *column_edge_first; /* conditional edges by group */
+    int64_t *event_ns, *sum_ns;     /* of one set of choices: durations; prefix sums over kernels */
+    double *event_part, *sum_part;  /* the same of a mixture */
+    int64_t *weight, *at;           /* by edge; by event */
+    bool *on;                       /* by edge: its condition holds */
+    int *before, *mark;             /* by event: the edge by which it is reached last */
+    int *cycle, n_cycle;            /* edges of the cycle found last */
 } LpTimer;
 Status lp_timer_open(Diag *d, const LpModel *m, LpTimer *out);
 void lp_timer_close(LpTimer *t);
-/* The largest ratio of all cycles, and the cycle; span 0 and no more than that known when some cycle reaches `limit` (its span > 0):
- * then the cycle is one that does. */
+/* The largest ratio of all cycles; t->cycle is one that has it. With a limit (span > 0): the same when it is less than that,
+ * else a ratio of span 0, and t->cycle is one that reaches the limit. */
 LpRatio lp_period(LpTimer *t, const int *choice, LpRatio limit);
 /* As simulate() reports it: rounded to whole nanoseconds, halves up. */
 int64_t lp_period_ns(LpRatio r);
-/* Cycles that violate (2) at the mixture x (by column) and the period `from`, worst last: calls `found` with the edges. */
+/* Finds cycles that violate (2) at the mixture x (by column) and the period from_ns, each more than the one before. `found`
+ * gets their edges. */
 typedef Status LpFound(void *context, const int *edge, int n);
-Status lp_violated(LpTimer *t, const double *x, double from, double best, LpFound *found, void *context);
+Status lp_violated(LpTimer *t, const double *x, double from_ns, int64_t best_ns, LpFound *found, void *context);
 
 /* ---- lp_cut.c: rows (2) with whole coefficients ------------------------------------------------------------------------- */
 
@@ -155,10 +165,10 @@ typedef struct LpCut {
     int span;
     int64_t constant_ns;
     int64_t *at; /* by column */
-    uint64_t key; /* of the edges */
 } LpCut;
-/* `allowed` by column. bound: T >= it is proven. best: only plans faster than it matter. at: n_column entries. */
-Status lp_cut_make(Diag *d, const LpModel *m, const int *edge, int n, const bool *allowed, int64_t bound_ns, int64_t best_ns,
-                   LpCut *out);
+/* The row of a cycle: span T >= constant + sum of at * x, true for every plan of allowed choices (by column) whose T is at most
+ * best_ns, given that T > bound_ns - 1 for all of them. Arena memory. */
+Status lp_cut_make(Diag *d, Arena *a, const LpModel *m, const int *edge, int n, const bool *allowed, int64_t bound_ns,
+                   int64_t best_ns, LpCut *out);
 
 #endif

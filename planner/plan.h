@@ -74,8 +74,8 @@ typedef struct ModeRule {
 } ModeRule;
 
 typedef struct PlanOptions {
-    const char *algorithm; /* native-offload dha deepspeed-like memferry go-memferry auto; optimal is ST_USAGE: names what is
-                              available */
+    const char *algorithm; /* native-offload dha deepspeed-like memferry go-memferry optimal auto; another is
+                              ST_USAGE, and they are named */
     int64_t mem_budget_bytes;  /* 0: the device's memory */
     int64_t host_budget_bytes; /* 0: the device's host memory */
     double reserve_factor;     /* -1: what the budget leaves */
@@ -86,8 +86,9 @@ typedef struct PlanOptions {
 } PlanOptions;
 
 /* Chooses, evaluates and lays out. ST_NO_FIT: no candidate of this algorithm (and rules) fits; the message names the least
- * budget that works, which does when asked for. All candidates are judged by the timeline with contention; ties by model_ns,
- * then peak. */
+ * budget that works, which does when asked for. Candidates are judged by the timeline with contention, those of `optimal`
+ * without; ties by the other one, then peak. bound_ns is proven by optimal.c and bound.c; model_ns of `auto` is that of the
+ * plan that is best without contention, from which its search starts. */
 Status plan_make(Diag *d, Arena *a, const Graph *g, const Profile *p, const PlanOptions *options, Plan **out);
 
 /* Fills the results and the layout of a plan whose choices are made: steps, timeline twice, memory. */

@@ -68,7 +68,8 @@ static Status apply_rules(Search *s)
 /* ---- choosing
  * -------------------------------------------------------------------------------------------------------- */
 
-/* Candidates of one speed are compared without contention; that time is made only for them. */
+/* Candidates of one speed are compared by the other timeline, without contention (optimal: with it); it is run only for
+ * them. */
 static Status prefer(Search *s, const Candidate *a, const Candidate *b, bool *out)
 {
     if (a->iteration_ns != b->iteration_ns) {
@@ -76,8 +77,9 @@ static Status prefer(Search *s, const Candidate *a, const Candidate *b, bool *ou
         return ST_OK;
     }
     int64_t ta, tb;
-    TRY(plan_time(s->d, s->g, s->p, &a->plan, NULL, &ta));
-    TRY(plan_time(s->d, s->g, s->p, &b->plan, NULL, &tb));
+    bool model = !s->by_model;
+    TRY(plan_time(s->d, s->g, s->p, &a->plan, model ? NULL : &ta, model ? &ta : NULL));
+    TRY(plan_time(s->d, s->g, s->p, &b->plan, model ? NULL : &tb, model ? &tb : NULL));
     *out = ta != tb ? ta < tb : a->peak_bytes < b->peak_bytes;
     return ST_OK;
 }
@@ -212,6 +214,8 @@ static Status make(Search *s, const Algorithm *algorithm, Plan **out)
     TRY(apply_rules(s));
     if (o->dump_after)
         TRY(dump_stage(s, o->dump_after, NULL));
+    int64_t bound_ns;
+    TRY(search_optimum(s, &bound_ns));
     TRY(algorithm->propose(s));
     int64_t mem = o->mem_budget_bytes ? o->mem_budget_bytes : s->p->device.memory_bytes;
     int64_t host = o->host_budget_bytes ? o->host_budget_bytes : s->p->device.host_memory_bytes;
@@ -225,6 +229,9 @@ static Status make(Search *s, const Algorithm *algorithm, Plan **out)
     c->plan.profile_path = s->p->path;
     memcpy(c->plan.profile_hash, s->p->hash, sizeof c->plan.profile_hash);
     TRY(plan_evaluate(s->d, s->a, s->g, s->p, &c->plan));
+    c->plan.bound_ns = bound_ns;
+    if (strcmp(o->algorithm, "auto") == 0)
+        c->plan.model_ns = s->optimum.model_ns;
     if (o->dump_after)
         TRY(dump_stage(s, o->dump_after, &c->plan));
     *out = &c->plan;

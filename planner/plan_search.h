@@ -1,11 +1,11 @@
 /* plan_search.h - inside the planner: the pool of candidates that algorithms fill and that plan_make chooses from.
  *
- * An algorithm does not see the budgets. It proposes choices; search_try judges them by the timeline with contention,
- * and search_size adds what they reserve. The plan is the fastest sized candidate that fits. So a larger budget chooses
+ * An algorithm does not see the budgets. It proposes choices; search_try judges them by the timeline with contention (of `optimal`: without), and search_size adds what they reserve. The plan is the fastest sized candidate that fits. So a larger budget chooses
  * from a larger set and never gives a slower plan, and the least budget is simply the smallest candidate. */
 #ifndef FERRY_PLANNER_PLAN_SEARCH_H
 #define FERRY_PLANNER_PLAN_SEARCH_H
 
+#include "planner/optimal.h"
 #include "planner/plan.h"
 #include "planner/problem.h"
 
@@ -13,7 +13,7 @@ typedef struct Candidate {
     Plan plan;        /* choices only */
     const char *from; /* how it came about, for --dump and tests */
     uint64_t key[2];
-    int64_t iteration_ns;
+    int64_t iteration_ns; /* of `optimal`: without contention */
     int64_t peak_bytes, host_bytes; /* -1 before search_size */
 } Candidate;
 
@@ -24,6 +24,8 @@ typedef struct Search {
     const Profile *p;
     const PlanOptions *o;
     Problem *problem;
+    bool by_model;   /* candidates are timed without contention */
+    Optimum optimum; /* of the plans that obey --mode, without contention */
     int *pinned;            /* by unit: first_gpu_use by --mode, -1 when free */
     VEC(Candidate *) found; /* each set of choices once */
     int n_slot, *slot;      /* hash table over found, by key; heap */
@@ -60,6 +62,10 @@ Status search_late(Search *s, const Plan *choices, const char *from, Candidate *
 Status search_improve(Search *s, Candidate *from, int evaluations, int64_t peak_bytes, Candidate **out);
 /* From a candidate down to the most frugal choices; see frugal.c. */
 Status search_frugal(Search *s, const Candidate *from);
+
+/* fills: optimum. The plans of MemFerry in all readings are what it starts from. *bound_ns: proven for all plans, whatever
+ * --mode says. */
+Status search_optimum(Search *s, int64_t *bound_ns);
 
 /* The choices of Alg. 1 and 2 in one pair of readings. */
 Status memferry_choices(Search *s, FpReading fp, BpReading bp, Plan *out);

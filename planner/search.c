@@ -144,7 +144,7 @@ Status search_try(Search *s, const Plan *choices, const char *from, Candidate **
     *c = (Candidate){.plan = plan, .from = from, .key = {key[0], key[1]}, .peak_bytes = -1, .host_bytes = -1};
     s->slot[at] = s->found.count;
     s->n_timed++;
-    TRY(plan_time(s->d, s->g, s->p, &c->plan, &c->iteration_ns, NULL));
+    TRY(plan_time(s->d, s->g, s->p, &c->plan, s->by_model ? NULL : &c->iteration_ns, s->by_model ? &c->iteration_ns : NULL));
     if (s->found.count * 2 > s->n_slot)
         TRY(grow(s));
     *out = c;

@@ -79,10 +79,27 @@ bool steps_is_dha(const StepList *s, const Step *step, bool *read, bool *write)
     return r || w;
 }
 
+/* "act:NAME", the key of plan.yaml's layout. YAML reads keys of less than 1024 characters, which escapes may take six a
+ * byte of; of a longer name there is a beginning, cut between two characters, and a hash. */
+static const char *buffer_name(Arena *a, const char *prefix, const char *name)
+{
+    enum { LONGEST = 150, KEPT = 100 };
+    if (!name)
+        return prefix;
+    if (strlen(name) <= LONGEST)
+        return arena_printf(a, "%s:%s", prefix, name);
+    int kept = KEPT;
+    while (kept > 0 && ((unsigned char)name[kept] & 0xc0) == 0x80)
+        kept--;
+    char hash[33];
+    hash_hex(name, strlen(name), hash);
+    return arena_printf(a, "%s:%.*s~%s", prefix, kept, name, hash);
+}
+
 static int add_buffer(Builder *b, const char *prefix, const char *name, BufferKind kind, BufferPool pool, int64_t bytes)
 {
     Buffer *buffer = &b->s->buffer[b->s->n_buffer];
-    buffer->name = name ? arena_printf(b->a, "%s:%s", prefix, name) : prefix;
+    buffer->name = buffer_name(b->a, prefix, name);
     buffer->kind = kind;
     buffer->pool = pool;
     buffer->bytes = bytes;

@@ -3,6 +3,7 @@
  * Everything is an integer or a quoted text and is written in one fixed order, so a profile has one text. The reader
  * takes keys in any order; it refuses what it does not know, since a key that is misspelt would otherwise silently be a
  * default. */
+#include <errno.h>
 #include <string.h>
 
 #include "profiler/make.h"
@@ -152,7 +153,7 @@ Status profile_write(Diag *d, const Profile *p, const char *path, bool force)
     Status status = ST_OK;
     char *folder = path_dir(a, path);
     char *model = folder && p->options.path ? path_relative(a, folder, p->options.path) : NULL;
-    if (!folder)
+    if (!folder || (!model && p->options.path && errno == ENOMEM))
         status = diag_oom(d);
     else if (!model)
         status =

@@ -22,7 +22,8 @@ static const char *entity(uint32_t code)
     }
 }
 
-/* Controls are not allowed on a page at all; the marks that turn the direction of text would reorder what stands around. */
+/* Controls are not allowed on a page at all; the marks that turn the direction of text would reorder what stands
+ * around. */
 static bool shown(uint32_t code)
 {
     return code >= 0x20 && !(code >= 0x7f && code < 0xa0) && !(code >= 0x200e && code <= 0x200f) &&

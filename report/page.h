@@ -7,10 +7,11 @@
 /* Pictures are PICTURE_WIDTH units wide for the whole window of time, whatever that is. */
 enum { PICTURE_WIDTH = 100000 };
 
-/* The window of the pictures: two periods from the first step of an iteration on, or two whole iterations when the pattern
- * does not repeat with them. The iteration on which Timeline.start_ns is based is the second one. */
+/* The window of the pictures: two periods from the first kernel of an iteration on (its staging and first loads run
+ * beside the iteration before), or two whole iterations when the pattern does not repeat with them. The iteration on
+ * which Timeline.start_ns is based is the second one. */
 typedef struct Window {
-    int64_t zero_ns;   /* of the window on the clock of Timeline: where the first iteration starts */
+    int64_t zero_ns;   /* of the window on the clock of Timeline */
     int64_t length_ns; /* at least 1 */
     bool wraps;        /* the iterations before and after are the same two, shifted by length_ns */
 } Window;
@@ -33,7 +34,5 @@ double page_x(const Window *w, int64_t ns);
 /* Device kinds in the order in which they are stacked. */
 int page_memory_kinds(const BufferKind **kinds);
 const char *page_kind_label(BufferKind k);
-/* The compute steps in order; arena-free: counts, or fills `out`. */
-int page_compute_steps(const StepList *s, int *out);
 
 #endif

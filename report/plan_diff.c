@@ -87,7 +87,8 @@ Status plan_diff(Diag *d, Arena *a, const PlanView *from, const PlanView *to, Pl
     return ST_OK;
 }
 
-/* ---- for people -------------------------------------------------------------------------------------------------------- */
+/* ---- for people
+ * -------------------------------------------------------------------------------------------------------- */
 
 static const char *print_value(char *buf, int i, int64_t value)
 {
@@ -143,10 +144,11 @@ static void print_units(const PlanDiff *x, Text *to)
         change_text(mode, sizeof mode, u, CHOICE_MODE);
         change_text(grad, sizeof grad, u, CHOICE_GRADIENT);
         change_text(update, sizeof update, u, CHOICE_UPDATE);
-        text_add(to, "%c %-*s  %-14s  %-13s  %s", u->a ? u->b ? '~' : '-' : '+', width, (u->b ? u->b : u->a)->name, mode,
-                 grad, update);
-        /* The mode alone hides where the load moved to. */
-        if (u->a && u->b && strcmp(u->a->choice[CHOICE_SERVED_FROM], u->b->choice[CHOICE_SERVED_FROM]) != 0)
+        text_add(to, "%c %-*s  %-14s  %-13s  %s", u->a ? u->b ? '~' : '-' : '+', width, (u->b ? u->b : u->a)->name,
+                 mode, grad, update);
+        /* Another mode says already that the load moved. */
+        if (u->a && u->b && strcmp(u->a->choice[CHOICE_MODE], u->b->choice[CHOICE_MODE]) == 0 &&
+            strcmp(u->a->choice[CHOICE_SERVED_FROM], u->b->choice[CHOICE_SERVED_FROM]) != 0)
             text_add(to, "%*sserved from %s -> %s", (int)(strlen(update) < 14 ? 16 - strlen(update) : 2), "",
                      u->a->choice[CHOICE_SERVED_FROM], u->b->choice[CHOICE_SERVED_FROM]);
         text_add(to, "\n");
@@ -166,7 +168,8 @@ void plan_diff_print(const PlanDiff *x, Text *to)
         if (i >= N_RESULT - 3 && va == vb) /* options */
             continue;
         print_change(change, sizeof change, va, vb);
-        text_add(to, "%-20s %14s %14s %10s\n", RESULTS[i].label, print_value(left, i, va), print_value(right, i, vb), change);
+        text_add(to, "%-20s %14s %14s %10s\n", RESULTS[i].label, print_value(left, i, va), print_value(right, i, vb),
+                 change);
     }
     snprintf(left, sizeof left, "%.2f%%", plan_gap_percent(a));
     snprintf(right, sizeof right, "%.2f%%", plan_gap_percent(b));
@@ -190,7 +193,8 @@ void plan_diff_print(const PlanDiff *x, Text *to)
     print_units(x, to);
 }
 
-/* ---- JSON -------------------------------------------------------------------------------------------------------------- */
+/* ---- JSON
+ * -------------------------------------------------------------------------------------------------------------- */
 
 static void json_unit(Text *to, const UnitView *u)
 {
@@ -239,7 +243,8 @@ void plan_diff_json(const PlanDiff *x, Text *to)
         else
             text_add(to, "%s\"%s\": %.6f", i ? ", " : "", RESULTS[i].key, change_percent(a, b));
     }
-    text_add(to, "},\n  \"changed\": %d, \"only_a\": %d, \"only_b\": %d,\n  \"units\": [", x->changed, x->only_a, x->only_b);
+    text_add(to, "},\n  \"changed\": %d, \"only_a\": %d, \"only_b\": %d,\n  \"units\": [", x->changed, x->only_a,
+             x->only_b);
     for (int i = 0; i < x->n_diff; i++) {
         const UnitDiff *u = &x->diff[i];
         text_add(to, "%s\n    {\"name\": ", i ? "," : "");

@@ -1,8 +1,8 @@
 /* plan_gate.c - may this plan replace that one?
  *
  * needs: a difference, a tolerance   fills: the error   keeps: both
- * Only what gets worse counts: a plan that is faster or smaller passes by that. A unit that changes does not make a plan
- * worse, but it changes what has been reviewed. */
+ * Only what gets worse counts: a plan that is faster or smaller passes by that. A unit that changes does not make a
+ * plan worse, but it changes what has been reviewed. */
 #include "report/report.h"
 
 #include <errno.h>
@@ -83,7 +83,8 @@ static bool beyond(int64_t a, int64_t b, double percent)
     return b > a && change_percent(a, b) > percent;
 }
 
-static void add_growth(Text *t, const char *what, int64_t a, int64_t b, double tolerance, const char *(*print)(char *, int64_t))
+static void add_growth(Text *t, const char *what, int64_t a, int64_t b, double tolerance,
+                       const char *(*print)(char *, int64_t))
 {
     char was[32], is[32];
     text_add(t, "%s%s by ", t->size ? "; " : "", what);
@@ -97,8 +98,8 @@ static void add_growth(Text *t, const char *what, int64_t a, int64_t b, double t
 static void add_units(Text *t, const PlanDiff *x, int64_t tolerance)
 {
     enum { NAMED = 6 };
-    text_add(t, "%s%d %s changed (tolerance %" PRId64 "): ", t->size ? "; " : "", x->n_diff, x->n_diff == 1 ? "unit" : "units",
-             tolerance);
+    text_add(t, "%s%d %s changed (tolerance %" PRId64 "): ", t->size ? "; " : "", x->n_diff,
+             x->n_diff == 1 ? "unit" : "units", tolerance);
     for (int i = 0; i < x->n_diff && i < NAMED; i++) {
         const UnitDiff *u = &x->diff[i];
         text_add(t, "%s%.120s", i ? ", " : "", (u->b ? u->b : u->a)->name);
@@ -132,7 +133,8 @@ Status plan_gate(Diag *d, const PlanDiff *x, const Tolerance *t)
     Status st = what.failed ? diag_oom(d) : ST_OK;
     if (st == ST_OK && what.size) {
         st = diag_fail(d, ST_REGRESSION, "%s against %s: %s", x->b->path, x->a->path, what.at);
-        diag_hint(d, "ferryc diff shows all that changed; if it is wanted, commit the new plan as the baseline or widen --tolerance");
+        diag_hint(d, "ferryc diff shows all that changed; if it is wanted, commit the new plan as the baseline or "
+                     "widen --tolerance");
     }
     text_free(&what);
     return st;

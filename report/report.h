@@ -8,7 +8,8 @@
 #include "planner/plan.h"
 #include "planner/steps.h"
 
-/* ---- a plan without its model (plan_view.c) ------------------------------------------------------------------------------ */
+/* ---- a plan without its model (plan_view.c)
+ * ------------------------------------------------------------------------------ */
 
 /* The choices of a unit as plan.yaml spells them. */
 typedef enum Choice { CHOICE_MODE, CHOICE_SERVED_FROM, CHOICE_GRADIENT, CHOICE_UPDATE, CHOICE_COUNT } Choice;
@@ -26,8 +27,8 @@ typedef struct PlanView {
     UnitView *unit;
 } PlanView;
 
-/* Reads plan.yaml alone. Checks the schema, keys, ranges and words, a unit's name once; not the layout, nor names against
- * a model. Arena memory. */
+/* Reads plan.yaml alone. Checks the schema, keys, ranges and words, a unit's name once; not the layout, nor names
+ * against a model. Arena memory. */
 Status plan_view_read(Diag *d, Arena *a, const char *path, PlanView **out);
 /* The same of a plan that was read with its model; keeps pointers to both. */
 Status plan_view_of(Diag *d, Arena *a, const Graph *g, const Plan *plan, PlanView **out);
@@ -37,7 +38,8 @@ Status plan_view_of(Diag *d, Arena *a, const Graph *g, const Plan *plan, PlanVie
  * search found without contention (model_ns, bound_ns, milp_ns) stays. needs: steps_time */
 Status plan_restate(Diag *d, const StepList *s, const Profile *p, Plan *plan);
 
-/* ---- differences (plan_diff.c) ------------------------------------------------------------------------------------------ */
+/* ---- differences (plan_diff.c)
+ * ------------------------------------------------------------------------------------------ */
 
 typedef struct UnitDiff {
     const UnitView *a, *b; /* one is NULL when only the other plan has the unit */
@@ -45,9 +47,9 @@ typedef struct UnitDiff {
 
 typedef struct PlanDiff {
     const PlanView *a, *b;
-    int n_unit;  /* names in either plan */
+    int n_unit; /* names in either plan */
     int changed, only_a, only_b;
-    int n_diff;  /* = changed + only_a + only_b */
+    int n_diff;     /* = changed + only_a + only_b */
     UnitDiff *diff; /* in b's order, then what only a has */
 } PlanDiff;
 
@@ -58,7 +60,8 @@ void plan_diff_json(const PlanDiff *x, Text *to);
 /* (b - a) / a in percent; 0 for 0 -> 0, infinite from 0. */
 double change_percent(int64_t a, int64_t b);
 
-/* ---- the gate (plan_gate.c) --------------------------------------------------------------------------------------------- */
+/* ---- the gate (plan_gate.c)
+ * --------------------------------------------------------------------------------------------- */
 
 typedef struct Tolerance {
     double time_percent, peak_percent; /* by which iteration_ns and peak_bytes may grow */
@@ -72,7 +75,8 @@ Status tolerance_parse(Diag *d, const char *text, Tolerance *inout);
 Status plan_gate(Diag *d, const PlanDiff *x, const Tolerance *t);
 void plan_gate_json(const PlanDiff *x, const Tolerance *t, Text *to);
 
-/* ---- the page and the trace --------------------------------------------------------------------------------------------- */
+/* ---- the page and the trace
+ * --------------------------------------------------------------------------------------------- */
 
 /* What an algorithm makes of the same profile, budgets and clip. */
 typedef struct ReportAlgorithm {
@@ -93,14 +97,17 @@ typedef struct Report {
 } Report;
 
 /* needs: a plan that was restated, its timed steps   Runs every algorithm; arena memory. */
-Status report_make(Diag *d, Arena *a, const Graph *g, const Profile *p, const Plan *plan, const StepList *s, Report **out);
-/* One HTML file without its first line: no network, no date; a picture without scripts. Reads well from 390 pixels on. */
-Status report_html(Diag *d, Arena *a, const Report *r, Text *to);
+Status report_make(Diag *d, Arena *a, const Graph *g, const Profile *p, const Plan *plan, const StepList *s,
+                   Report **out);
+/* One HTML file without its first line: no network, no date; a picture without scripts. Reads well from 390 pixels on.
+ */
+Status report_html(Diag *d, const Report *r, Text *to);
 /* Chrome's trace format (Perfetto reads it), without the opening line: two consecutive iterations of the steady state,
  * one thread a stream, a flow arrow from each step to each that waits for it, counters of live memory. */
 Status report_trace(Diag *d, const Report *r, Text *to);
 
-/* Text between tags or in quotes: & < > " ' become entities; control characters and bytes that are no UTF-8 become U+FFFD. */
+/* Text between tags or in quotes: & < > " ' become entities; control characters and bytes that are no UTF-8 become
+ * U+FFFD. */
 void text_add_html(Text *to, const char *s);
 
 #endif

@@ -40,7 +40,8 @@ static Status run_algorithms(Diag *d, Arena *a, Report *r)
     return ST_OK;
 }
 
-Status report_make(Diag *d, Arena *a, const Graph *g, const Profile *p, const Plan *plan, const StepList *s, Report **out)
+Status report_make(Diag *d, Arena *a, const Graph *g, const Profile *p, const Plan *plan, const StepList *s,
+                   Report **out)
 {
     *out = NULL;
     Report *r = ARENA_NEW(a, Report, 1);
@@ -60,12 +61,15 @@ Window page_window(const Report *r)
 {
     const Timeline *t = &r->time;
     Window w = {.wraps = t->cycle == 1 || t->cycle == 2};
-    int64_t end = 0;
+    int64_t start = 0, end = 0, kernel = INT64_MAX;
     for (int i = 0; i < r->steps->n_step; i++) {
-        w.zero_ns = t->previous_start_ns[i] < w.zero_ns ? t->previous_start_ns[i] : w.zero_ns;
+        start = t->previous_start_ns[i] < start ? t->previous_start_ns[i] : start;
         end = t->end_ns[i] > end ? t->end_ns[i] : end;
+        if (r->steps->step[i].stream == STREAM_COMPUTE && t->previous_start_ns[i] < kernel)
+            kernel = t->previous_start_ns[i];
     }
-    w.length_ns = w.wraps ? 2 * t->period_ns : end - w.zero_ns;
+    w.zero_ns = w.wraps && kernel != INT64_MAX ? kernel : start;
+    w.length_ns = w.wraps ? 2 * t->period_ns : end - start;
     if (w.length_ns < 1)
         w.length_ns = 1;
     return w;
@@ -87,19 +91,6 @@ bool page_step_times(const Report *r, const Window *w, int iteration, int step, 
 double page_x(const Window *w, int64_t ns)
 {
     return (double)ns * PICTURE_WIDTH / (double)w->length_ns;
-}
-
-int page_compute_steps(const StepList *s, int *out)
-{
-    int n = 0;
-    for (int i = 0; i < s->n_step; i++) {
-        if (s->step[i].stream != STREAM_COMPUTE)
-            continue;
-        if (out)
-            out[n] = i;
-        n++;
-    }
-    return n;
 }
 
 int page_memory_kinds(const BufferKind **kinds)

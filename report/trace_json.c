@@ -15,11 +15,15 @@ static void add_time(Text *to, const char *key, int64_t ns)
 
 static void add_names(Text *to)
 {
-    text_add(to, "{\"ph\": \"M\", \"name\": \"process_name\", \"pid\": 1, \"tid\": 0, \"args\": {\"name\": \"two training steps\"}}");
+    text_add(to, "{\"ph\": \"M\", \"name\": \"process_name\", \"pid\": 1, \"tid\": 0, \"args\": {\"name\": \"two "
+                 "training steps\"}}");
     for (int t = 0; t < STREAM_COUNT; t++) {
-        text_add(to, ",\n{\"ph\": \"M\", \"name\": \"thread_name\", \"pid\": 1, \"tid\": %d, \"args\": {\"name\": \"%s\"}}", t + 1,
-                 step_stream_name((StepStream)t));
-        text_add(to, ",\n{\"ph\": \"M\", \"name\": \"thread_sort_index\", \"pid\": 1, \"tid\": %d, \"args\": {\"sort_index\": %d}}",
+        text_add(to,
+                 ",\n{\"ph\": \"M\", \"name\": \"thread_name\", \"pid\": 1, \"tid\": %d, \"args\": {\"name\": \"%s\"}}",
+                 t + 1, step_stream_name((StepStream)t));
+        text_add(to,
+                 ",\n{\"ph\": \"M\", \"name\": \"thread_sort_index\", \"pid\": 1, \"tid\": %d, \"args\": "
+                 "{\"sort_index\": %d}}",
                  t + 1, t);
     }
 }
@@ -33,7 +37,9 @@ static void add_step(const Report *r, int i, int iteration, int64_t start, int64
     text_add(to, ",\n{\"ph\": \"X\", \"pid\": 1, \"tid\": %d, \"name\": ", (int)x->stream + 1);
     text_add_quoted(to, step_label(s, i, label));
     text_add(to, ", \"cat\": \"%s\"",
-             x->segment < 0 ? step_kind_name(x->kind) : x->phase == PHASE_FP ? "forward" : "backward");
+             x->segment < 0         ? step_kind_name(x->kind)
+             : x->phase == PHASE_FP ? "forward"
+                                    : "backward");
     add_time(to, "ts", start);
     add_time(to, "dur", end - start);
     text_add(to, ", \"args\": {\"step\": %d, \"iteration\": %d, \"alone_ns\": %" PRId64, i, iteration, x->duration_ns);
@@ -48,13 +54,16 @@ static void add_flows(const Report *r, const Window *w, int i, int iteration, in
     for (int k = 0; k < s->step[i].n_wait; k++) {
         const Wait *wait = &s->step[i].wait[k];
         int64_t from, end;
-        if (iteration - wait->distance < 0 || !page_step_times(r, w, iteration - wait->distance, wait->step, &from, &end))
+        if (iteration - wait->distance < 0 ||
+            !page_step_times(r, w, iteration - wait->distance, wait->step, &from, &end))
             continue;
         ++*id;
-        text_add(to, ",\n{\"ph\": \"s\", \"cat\": \"wait\", \"name\": \"wait\", \"id\": %d, \"pid\": 1, \"tid\": %d", *id,
-                 (int)s->step[wait->step].stream + 1);
+        text_add(to, ",\n{\"ph\": \"s\", \"cat\": \"wait\", \"name\": \"wait\", \"id\": %d, \"pid\": 1, \"tid\": %d",
+                 *id, (int)s->step[wait->step].stream + 1);
         add_time(to, "ts", end > from ? end - 1 : end);
-        text_add(to, "},\n{\"ph\": \"f\", \"bp\": \"e\", \"cat\": \"wait\", \"name\": \"wait\", \"id\": %d, \"pid\": 1, \"tid\": %d",
+        text_add(to,
+                 "},\n{\"ph\": \"f\", \"bp\": \"e\", \"cat\": \"wait\", \"name\": \"wait\", \"id\": %d, \"pid\": 1, "
+                 "\"tid\": %d",
                  *id, (int)s->step[i].stream + 1);
         add_time(to, "ts", start);
         text_add(to, "}");
@@ -77,6 +86,8 @@ static void add_memory(const Report *r, int i, int64_t start, Text *to)
 Status report_trace(Diag *d, const Report *r, Text *to)
 {
     Window w = page_window(r);
+    for (int i = 0; i < r->steps->n_step; i++) /* whole iterations: from the first step of all */
+        w.zero_ns = r->time.previous_start_ns[i] < w.zero_ns ? r->time.previous_start_ns[i] : w.zero_ns;
     const StepList *s = r->steps;
     int id = 0;
     text_add(to, "\"displayTimeUnit\": \"ns\",\n\"traceEvents\": [\n");

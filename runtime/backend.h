@@ -33,6 +33,12 @@ typedef struct ferryi_backend {
     ferry_status (*open)(const char *name, ferry_device **out);
     void (*close)(ferry_device *d);
 
+    /* Looks for failures of enqueued work that the device itself noticed, and tells them by ferryi_device_fail. NULL:
+     * there is nothing to look for. */
+    void (*poll)(ferry_device *d);
+    /* Device memory that the backend holds beside the pools. NULL: none. */
+    int64_t (*scratch_bytes)(const ferry_device *d);
+
     /* Streams and events: their first member is a ferry_stream (ferry_event), filled by device.c. */
     ferry_status (*stream_open)(ferry_device *d, ferry_stream_kind kind, ferry_stream **out);
     void (*stream_close)(ferry_stream *s); /* after the enqueued work */
@@ -98,6 +104,7 @@ struct ferry_event {
 };
 
 extern const ferryi_backend ferryi_host_backend;
+extern const ferryi_backend ferryi_cuda_backend; /* with FERRY_CUDA */
 
 /* ---- region.c --------------------------------------------------------------------------------------------------- */
 

@@ -14,7 +14,7 @@ static bool is_cuda_name(const char *name)
     if (strncmp(name, "cuda:", 5) != 0 || name[5] == '\0') {
         return false;
     }
-    return strspn(name + 5, "0123456789") == strlen(name + 5);
+    return strspn(name + 5, "0123456789") == strlen(name + 5) && strlen(name) < 16;
 }
 
 ferry_status ferry_device_open(const char *name, ferry_device **out)
@@ -26,19 +26,25 @@ ferry_status ferry_device_open(const char *name, ferry_device **out)
     if (name == NULL) {
         return ferryi_fail(FERRY_USAGE, "ferry_device_open: the name is NULL; use \"host\"");
     }
+    const ferryi_backend *backend = NULL;
     if (is_cuda_name(name)) {
+#ifdef FERRY_CUDA
+        backend = &ferryi_cuda_backend;
+#else
         return ferryi_fail(FERRY_FAILED, "device '%.40s': this build of libferry has no CUDA backend; use \"host\"",
                            name);
-    }
-    if (strcmp(name, ferryi_host_backend.name) != 0) {
+#endif
+    } else if (strcmp(name, ferryi_host_backend.name) == 0) {
+        backend = &ferryi_host_backend;
+    } else {
         return ferryi_fail(FERRY_USAGE, "unknown device '%.40s'; use \"host\" or \"cuda:N\"", name);
     }
     ferry_device *d = NULL;
-    ferry_status status = ferryi_host_backend.open(name, &d);
+    ferry_status status = backend->open(name, &d);
     if (status != FERRY_OK) {
         return status;
     }
-    d->backend = &ferryi_host_backend;
+    d->backend = backend;
     snprintf(d->name, sizeof(d->name), "%s", name);
     if (pthread_mutex_init(&d->lock, NULL) != 0) {
         d->backend->close(d);
@@ -73,10 +79,18 @@ int64_t ferry_device_peak_bytes(const ferry_device *d)
     return d->peak_bytes;
 }
 
+int64_t ferry_device_scratch_bytes(const ferry_device *d)
+{
+    return d->backend->scratch_bytes != NULL ? d->backend->scratch_bytes(d) : 0;
+}
+
 ferry_status ferry_device_status(ferry_device *d)
 {
     if (d == NULL) {
         return ferryi_fail(FERRY_USAGE, "ferry_device_status: the device is NULL");
+    }
+    if (d->backend->poll != NULL) {
+        d->backend->poll(d);
     }
     if (atomic_load_explicit(&d->failed, memory_order_acquire) == 0) {
         return FERRY_OK;

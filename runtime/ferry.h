@@ -1,6 +1,6 @@
 /* ferry.h - the public C API of libferry, the runtime that emitted schedules and user trainers link against.
  *
- * A device is opened by name ("host", later "cuda:N"). Work is enqueued on streams and ordered by events with the
+ * A device is opened by name ("host" or "cuda:N"). Work is enqueued on streams and ordered by events with the
  * semantics of CUDA: a stream runs its work in the order of the calls; an event that was never recorded counts as
  * complete; a wait refers to the latest record that was made before the call of the wait.
  *
@@ -67,7 +67,8 @@ typedef enum ferry_stream_kind {
     FERRY_STREAM_UPDATE,  /* CPU work: norms and AdamW; a CPU thread on every backend */
 } ferry_stream_kind;
 
-/* name: "host". Anything else is FERRY_USAGE or FERRY_FAILED (no such device); there is no fallback.
+/* name: "host" or "cuda:N". FERRY_USAGE: anything else. FERRY_FAILED: this build has no CUDA, or the driver, the GPU or the
+ * cuBLAS library is missing; there is no fallback.
  * The caller closes streams, events, memory and pools before the device. */
 ferry_status ferry_device_open(const char *name, ferry_device **out);
 void ferry_device_close(ferry_device *d);
@@ -109,6 +110,9 @@ void *ferry_pool_at(ferry_pool *p, int64_t offset_bytes);
 ferry_status ferry_pool_stitch(ferry_pool *p, const ferry_piece *pieces, int count, void **out);
 int64_t ferry_pool_bytes(const ferry_pool *p);           /* physical bytes that the pool holds */
 int64_t ferry_device_peak_bytes(const ferry_device *d);  /* most bytes that the device's pools held at once */
+/* Device memory that the backend holds beside the pools: a fixed scratch for each stream with kernels, made with its
+ * first kernel, and the workspace of its matrix library. 0 on the host. The driver's own context is not in it. */
+int64_t ferry_device_scratch_bytes(const ferry_device *d);
 
 /* Copies, enqueued. h2d on a LOAD stream, d2h on a STORE stream, both also on a COMPUTE stream. The host side lies in memory
  * of ferry_host_alloc and the device side in a pool, or the call is FERRY_USAGE. */

@@ -1,4 +1,5 @@
 /* host_fast.c - the kernels of host_fast.inc and host_rows.inc for f32 and f64, and what they share. */
+#include "runtime/both.h"
 #include "runtime/host.h"
 #include "runtime/window.h"
 

@@ -40,7 +40,7 @@ static int64_t available_bytes(void)
 }
 
 /* Linux gives memory away that it does not have and kills the process later; a clear failure now is better. */
-static ferry_status check_available(const char *what, int64_t bytes)
+ferry_status ferryi_host_available(const char *what, int64_t bytes)
 {
     if (bytes < (1 << 24)) {
         return FERRY_OK;
@@ -56,7 +56,7 @@ static ferry_status check_available(const char *what, int64_t bytes)
 ferry_status ferryi_host_alloc(ferry_device *d, int64_t bytes, void **out)
 {
     (void)d;
-    ferry_status status = check_available("pinned memory", bytes);
+    ferry_status status = ferryi_host_available("pinned memory", bytes);
     if (status != FERRY_OK) {
         return status;
     }
@@ -89,7 +89,7 @@ static ferry_status fill_fresh(const host_physical *h)
 
 ferry_status ferryi_host_physical_create(ferry_device *d, int64_t bytes, void **out)
 {
-    ferry_status status = check_available("a device pool", bytes);
+    ferry_status status = ferryi_host_available("a device pool", bytes);
     if (status != FERRY_OK) {
         return status;
     }

@@ -2,6 +2,7 @@
  * labels that other kernels read. */
 #include "runtime/convert.h"
 #include "runtime/host.h"
+#include "runtime/whole.h"
 
 #include <math.h>
 #include <string.h>
@@ -58,31 +59,12 @@ static ferry_status embedding(const ferry_kernel *k)
 
 /* ---- CAST and FILL ---------------------------------------------------------------------------------------------- */
 
-static bool is_signed(ferry_dtype t)
-{
-    return t == FERRY_I64 || t == FERRY_I32 || t == FERRY_I16 || t == FERRY_I8;
-}
-
-/* Towards zero; what does not fit becomes the nearest number that does, NaN becomes 0. */
-static uint64_t whole_from_float(double x, ferry_dtype to)
-{
-    int bits = 8 * (int)ferry_dtype_bytes(to) - (is_signed(to) ? 1 : 0);
-    double limit = ldexp(1, bits); /* the first number that is too large */
-    if (x >= limit) {
-        return UINT64_MAX >> (64 - bits);
-    }
-    if (is_signed(to)) {
-        return x <= -limit ? (uint64_t)1 << bits | ~(UINT64_MAX >> (64 - bits)) : isnan(x) ? 0 : (uint64_t)(int64_t)x;
-    }
-    return x > 0 ? (uint64_t)x : 0;
-}
-
 static uint64_t load_whole(const void *p, ferry_dtype t, int64_t i)
 {
     size_t bytes = ferry_dtype_bytes(t);
     uint64_t bits = 0;
     memcpy(&bits, (const char *)p + (size_t)i * bytes, bytes);
-    if (is_signed(t) && bytes < 8 && bits >> (8 * bytes - 1) != 0) {
+    if (ferryi_whole_signed(t) && bytes < 8 && bits >> (8 * bytes - 1) != 0) {
         bits |= UINT64_MAX << (8 * bytes);
     }
     return t == FERRY_BOOL ? bits != 0 : bits;
@@ -101,7 +83,7 @@ static void store_float(void *p, ferry_dtype t, int64_t i, double x)
     } else if (t == FERRY_BOOL) {
         store_whole(p, t, i, x != 0);
     } else {
-        store_whole(p, t, i, whole_from_float(x, t));
+        store_whole(p, t, i, ferryi_whole_from_float(x, t));
     }
 }
 
@@ -114,9 +96,9 @@ static void cast_one(void *y, ferry_dtype to, const void *x, ferry_dtype from, i
     }
     uint64_t bits = load_whole(x, from, i);
     if (to == FERRY_F32) {
-        ((float *)y)[i] = is_signed(from) ? (float)(int64_t)bits : (float)bits;
+        ((float *)y)[i] = ferryi_whole_signed(from) ? (float)(int64_t)bits : (float)bits;
     } else if (ferryi_is_float(to)) {
-        ferryi_float_put(y, to, i, is_signed(from) ? (double)(int64_t)bits : (double)bits);
+        ferryi_float_put(y, to, i, ferryi_whole_signed(from) ? (double)(int64_t)bits : (double)bits);
     } else {
         store_whole(y, to, i, to == FERRY_BOOL ? bits != 0 : bits);
     }

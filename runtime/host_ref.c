@@ -1,4 +1,5 @@
 /* host_ref.c - the references of host_ref.inc for f32 and f64. */
+#include "runtime/both.h"
 #include "runtime/host.h"
 #include "runtime/random.h"
 

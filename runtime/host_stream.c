@@ -109,7 +109,7 @@ static void mark_wait(ferryi_host_mark *m)
 
 /* ---- the queue -------------------------------------------------------------------------------------------------- */
 
-typedef enum node_kind { NODE_TASK, NODE_RECORD, NODE_WAIT, NODE_STOP } node_kind;
+typedef enum node_kind { NODE_TASK, NODE_ALWAYS, NODE_RECORD, NODE_WAIT, NODE_STOP } node_kind;
 
 typedef struct node {
     _Atomic(struct node *) next;
@@ -179,6 +179,9 @@ static void *run_stream(void *arg)
                 n->fn(n->args);
             }
             break;
+        case NODE_ALWAYS:
+            n->fn(n->args);
+            break;
         case NODE_RECORD:
             mark_finish(n->mark);
             mark_drop(n->mark);
@@ -244,9 +247,10 @@ void ferryi_host_stream_close(ferry_stream *stream)
     free(s);
 }
 
-ferry_status ferryi_host_stream_task(ferry_stream *s, void (*fn)(void *), const void *args, size_t args_bytes)
+static ferry_status enqueue_task(ferry_stream *s, node_kind kind, void (*fn)(void *), const void *args,
+                                 size_t args_bytes)
 {
-    node *n = node_new(NODE_TASK, args_bytes);
+    node *n = node_new(kind, args_bytes);
     if (n == NULL) {
         return FERRY_FAILED;
     }
@@ -256,6 +260,16 @@ ferry_status ferryi_host_stream_task(ferry_stream *s, void (*fn)(void *), const 
     }
     enqueue((host_stream *)s, n);
     return FERRY_OK;
+}
+
+ferry_status ferryi_host_stream_task(ferry_stream *s, void (*fn)(void *), const void *args, size_t args_bytes)
+{
+    return enqueue_task(s, NODE_TASK, fn, args, args_bytes);
+}
+
+ferry_status ferryi_host_stream_always(ferry_stream *s, void (*fn)(void *), const void *args, size_t args_bytes)
+{
+    return enqueue_task(s, NODE_ALWAYS, fn, args, args_bytes);
 }
 
 /* Takes over the reference to the mark. */

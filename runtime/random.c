@@ -13,25 +13,6 @@
 
 #include <math.h>
 
-void ferryi_philox(const uint32_t counter[4], const uint32_t key[2], uint32_t out[4])
-{
-    uint32_t x0 = counter[0], x1 = counter[1], x2 = counter[2], x3 = counter[3];
-    uint32_t k0 = key[0], k1 = key[1];
-    for (int round = 0; round < 10; round++) {
-        uint64_t a = (uint64_t)x0 * 0xD2511F53U, b = (uint64_t)x2 * 0xCD9E8D57U;
-        x0 = (uint32_t)(b >> 32) ^ x1 ^ k0;
-        x1 = (uint32_t)b;
-        x2 = (uint32_t)(a >> 32) ^ x3 ^ k1;
-        x3 = (uint32_t)a;
-        k0 += 0x9E3779B9U;
-        k1 += 0xBB67AE85U;
-    }
-    out[0] = x0;
-    out[1] = x1;
-    out[2] = x2;
-    out[3] = x3;
-}
-
 /* log u = e log 2 + log m with m in [sqrt 1/2, sqrt 2), and log m = 2 (s + s^3/3 + s^5/5 + ...) with s = (m-1)/(m+1).
  * |s| < 0.172: the terms after s^21 are below 1e-18 of the sum. */
 double ferryi_random_log(double u)

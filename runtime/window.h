@@ -6,6 +6,7 @@
 #ifndef FERRY_RUNTIME_WINDOW_H
 #define FERRY_RUNTIME_WINDOW_H
 
+#include "runtime/both.h"
 #include "runtime/ferry.h"
 
 typedef struct ferryi_axis {
@@ -17,9 +18,10 @@ typedef struct ferryi_window3 {
     int64_t n_in, n_out, n_size; /* products over the axes */
 } ferryi_window3;
 
-static inline ferryi_window3 ferryi_window_wide(const ferry_window *w)
+FERRYI_BOTH ferryi_window3 ferryi_window_wide(const ferry_window *w)
 {
-    ferryi_window3 wide = {.n_in = 1, .n_out = 1, .n_size = 1};
+    ferryi_window3 wide;
+    wide.n_in = wide.n_out = wide.n_size = 1;
     for (int i = 0; i < 3; i++) {
         int from = i - (3 - w->rank);
         wide.axis[i] = (ferryi_axis){1, 1, 1, 1, 0, 0, 1};
@@ -35,13 +37,13 @@ static inline ferryi_window3 ferryi_window_wide(const ferry_window *w)
 }
 
 /* Input position of tap t of output position o. It may lie outside of the input. */
-static inline int64_t ferryi_window_at(const ferryi_axis *a, int64_t o, int64_t t)
+FERRYI_BOTH int64_t ferryi_window_at(const ferryi_axis *a, int64_t o, int64_t t)
 {
     return o * a->step - a->pad + t * a->dilation;
 }
 
 /* The taps [*from, *to) of output position o that lie in [low, high). */
-static inline void ferryi_window_taps(const ferryi_axis *a, int64_t o, int64_t low, int64_t high, int64_t *from,
+FERRYI_BOTH void ferryi_window_taps(const ferryi_axis *a, int64_t o, int64_t low, int64_t high, int64_t *from,
                                       int64_t *to)
 {
     int64_t first = ferryi_window_at(a, o, 0);
@@ -53,7 +55,7 @@ static inline void ferryi_window_taps(const ferryi_axis *a, int64_t o, int64_t l
 
 /* How many taps of output position o count for a mean: those in the input, or with count_pad those in the padded input,
  * whose end the last window of a rounded-up output may pass. */
-static inline int64_t ferryi_window_count(const ferryi_axis *a, int64_t o, bool count_pad)
+FERRYI_BOTH int64_t ferryi_window_count(const ferryi_axis *a, int64_t o, bool count_pad)
 {
     int64_t from, to;
     ferryi_window_taps(a, o, count_pad ? -a->pad : 0, count_pad ? a->in + a->pad_end : a->in, &from, &to);

@@ -2,7 +2,7 @@
 # Installs the packages that ferryc needs on Debian or Ubuntu, when they are missing. Arguments: more packages.
 set -eu
 packages=(build-essential cmake ninja-build pkg-config protobuf-c-compiler libprotobuf-c-dev libyaml-dev libjansson-dev
-    libxxhash-dev libopenblas-dev "$@")
+    libxxhash-dev libopenblas-dev libglpk-dev "$@")
 missing=()
 for p in "${packages[@]}"; do
     dpkg-query -W -f='${db:Status-Status}' "$p" 2>/dev/null | grep -qx installed || missing+=("$p")

@@ -1,7 +1,7 @@
 /* own_trainer - a trainer of one's own on an emitted schedule: warm-up and cosine decay of the learning rate, one batch made
  * in memory. Build it beside a schedule of GPT-2 with batch 8 x 64 (see scripts/demo.sh):
  *
- *     cc -I schedule -I PREFIX/include own_trainer.c schedule/schedule.c PREFIX/lib/libferry.a -lopenblas -ljansson -lpthread -lm
+ *     cc -I schedule own_trainer.c schedule/schedule.c $(pkg-config --cflags --libs ferry)
  */
 #include "schedule.h"
 

@@ -13,7 +13,8 @@ first=$(head -n 1 run.jsonl | sed 's/.*"loss": *\([0-9.]*\).*/\1/')
 last=$(tail -n 1 run.jsonl | sed 's/.*"loss": *\([0-9.]*\).*/\1/')
 awk "BEGIN {exit !($first > 5.5 && $last < 3.2)}" || fail "loss $first -> $last"
 cc -std=c17 -D_GNU_SOURCE -O1 -Wall -Wextra -Werror ${FERRY_SANITIZE_FLAGS:-} -Ischedule -I"$FERRY_BUILD/include" -o own_trainer \
-    "$FERRY_SOURCE/examples/trainer/own_trainer.c" schedule/schedule.c "$FERRY_BUILD/lib/libferry.a" -lopenblas -ljansson -lpthread -lm
+    "$FERRY_SOURCE/examples/trainer/own_trainer.c" schedule/schedule.c "$FERRY_BUILD/lib/libferry.a" \
+    $(sed -n "s/^FERRY_LIBS = //p" "$FERRY_BUILD/lib/ferry.mk")
 ./own_trainer schedule 60 >own.txt
 awk '/step 10 / {first = $4} {last = $4} END {exit !(last < first / 2)}' own.txt || fail "own trainer: $(cat own.txt)"
 echo "loss $first -> $last; own trainer: $(tail -n 1 own.txt)"

@@ -178,4 +178,5 @@ def main():
     c.save()
 
 
-main()
+if __name__ == "__main__":
+    main()

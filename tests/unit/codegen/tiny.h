@@ -150,7 +150,9 @@ static inline void tiny_write(const char *path, const char *const *name, int lay
 
 static inline char *tiny_dir(Arena *a)
 {
-    char *dir = arena_strdup(a, "test_codegen_XXXXXX");
+    /* memory, where there is such a folder: every file is flushed to its disk */
+    const char *root = access("/dev/shm", W_OK) == 0 ? "/dev/shm/" : "";
+    char *dir = arena_printf(a, "%stest_codegen_XXXXXX", root);
     assert_non_null(mkdtemp(dir));
     return dir;
 }
@@ -170,7 +172,7 @@ static inline bool tiny_shell(const char *format, ...)
 
 static inline void tiny_remove(const char *dir)
 {
-    assert_memory_equal(dir, "test_codegen_", 13);
+    assert_non_null(strstr(dir, "test_codegen_"));
     assert_true(tiny_shell("rm -rf %s", dir));
 }
 

@@ -154,15 +154,15 @@ static void unsupported_list(void **state)
 {
     (void)state;
     Bytes g = {0};
-    put_message(&g, 1, node("n", "If", "x", "a"));
+    put_message(&g, 1, node("n", "Scan", "x", "a"));
     put_message(&g, 1, node("o", "Loop", "a", "b"));
-    put_message(&g, 1, node("p", "If", "b", "y"));
+    put_message(&g, 1, node("p", "Scan", "b", "y"));
     put_message(&g, 11, info("x", 1, 2, two));
     put_message(&g, 12, output("y"));
     Opened o = open_bytes(model_bytes(g, 17));
     assert_int_equal(o.status, ST_MODEL);
-    within(o.d.message, "node \"n\": operator If (opset 17) is not supported");
-    within(o.d.hint, "3 nodes have unsupported operators: If, Loop;");
+    within(o.d.message, "node \"n\": operator Scan (opset 17) is not supported");
+    within(o.d.hint, "3 nodes have unsupported operators: Scan, Loop;");
     close_opened(&o);
 }
 
@@ -418,11 +418,13 @@ static void attribute_errors(void **state)
     refused(one_node(n), ST_MODEL, "cast to string");
     Bytes g = {0};
     const uint8_t yes = 1;
-    put_message(&g, 1, node("drop", "Dropout", "x,,yes", "y"));
+    const float all = 1;
+    put_message(&g, 1, node("drop", "Dropout", "x,all,yes", "y"));
     put_message(&g, 5, tensor("yes", 9, 0, two, &yes, 1));
+    put_message(&g, 5, tensor("all", 1, 0, two, &all, 4));
     put_message(&g, 11, info("x", 1, 2, two));
     put_message(&g, 12, output("y"));
-    refused(model_bytes(g, 17), ST_MODEL, "node \"drop\": Dropout (opset 17): training mode is not supported");
+    refused(model_bytes(g, 17), ST_MODEL, "node \"drop\": Dropout (opset 17): its ratio is 1, not from 0 to below 1");
 }
 
 /* ---- binding ------------------------------------------------------------------------------------ */

@@ -4,6 +4,7 @@
 #define FERRY_TESTS_KERNEL_BENCH_H
 
 #include "runtime/backend.h"
+#include "test_device.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -94,6 +95,127 @@ static inline void bench_domain(ferry_fn fn, double *low, double *high)
     bool below_one = fn == FERRY_ASIN || fn == FERRY_ACOS || fn == FERRY_ATANH;
     *low = positive ? 0.3 : fn == FERRY_ACOSH ? 1.2 : below_one ? -0.9 : fn == FERRY_TAN ? -1.2 : -2;
     *high = below_one ? 0.9 : fn == FERRY_TAN ? 1.2 : 2;
+}
+
+/* ---- running -------------------------------------------------------------------------------------------------- */
+
+enum { BENCH_BYTES = 64 << 20 };
+
+/* A device other than the host, with room for the arguments of a call in both kinds of memory. */
+static struct {
+    ferry_device *device;
+    ferry_stream *stream;
+    ferry_pool *pool;
+    char *pinned, *staging;
+    int calls;
+} bench;
+
+static inline void bench_close(void)
+{
+    if (bench.device != NULL) {
+        ferry_stream_close(bench.stream);
+        ferry_pool_close(bench.pool);
+        ferry_host_free(bench.device, bench.pinned);
+        ferry_host_free(bench.device, bench.staging);
+        ferry_device_close(bench.device);
+        bench.device = NULL;
+    }
+}
+
+/* False: the device of this test does not exist here. Opening also sets the host's matrix library up. */
+static inline bool bench_open(void)
+{
+    if (!test_device_exists()) {
+        return false;
+    }
+    if (test_on_host()) {
+        return true;
+    }
+    bool opened = ferry_device_open(test_device_name(), &bench.device) == FERRY_OK &&
+                  ferry_stream_open(bench.device, FERRY_STREAM_COMPUTE, &bench.stream) == FERRY_OK &&
+                  ferry_pool_open(bench.device, BENCH_BYTES, &bench.pool) == FERRY_OK &&
+                  ferry_host_alloc(bench.device, BENCH_BYTES, (void **)&bench.pinned) == FERRY_OK &&
+                  ferry_host_alloc(bench.device, BENCH_BYTES, (void **)&bench.staging) == FERRY_OK;
+    if (!opened) {
+        fprintf(stderr, "cannot set the device up: %s\n", ferry_error());
+    }
+    return opened;
+}
+
+/* How much wider the tolerances are on other devices, which sum products in other orders. */
+static inline double bench_slack(void)
+{
+    return test_on_host() ? 1 : 4;
+}
+
+static inline ferry_status bench_on_device(const ferry_kernel *call)
+{
+    const ferry_op_info *info = ferry_op_get(call->op);
+    ferry_kernel k = *call;
+    bool pinned[FERRY_MAX_ARGS] = {false};
+    int64_t at[FERRY_MAX_ARGS] = {0}, used = 0;
+    ferry_status status = FERRY_OK;
+    bench.calls++;
+    for (int i = 0; i < info->n_out + info->n_in && status == FERRY_OK; i++) {
+        int64_t bytes = ferry_kernel_extent_bytes(call, i), each = ferryi_kernel_element_bytes(call, i);
+        bool same = false;
+        for (int j = 0; j < i && call->arg[i] != NULL; j++) { /* in place */
+            if (call->arg[j] == call->arg[i]) {
+                k.arg[i] = k.arg[j];
+                same = true;
+            }
+        }
+        if (call->arg[i] == NULL || same) {
+            continue;
+        }
+        /* every kind of place and distance from a line in turn; each argument ends 64 bytes before the next begins */
+        pinned[i] = (bench.calls * 7 + i * 3) % 5 < 2;
+        at[i] = used + bench.calls * (i + 1) % 9 * each;
+        used = (at[i] + bytes + 127) / 64 * 64;
+        if (used > BENCH_BYTES) {
+            return ferryi_fail(FERRY_USAGE, "the test's arguments do not fit into its pools");
+        }
+        k.arg[i] = pinned[i] ? bench.pinned + at[i] : (char *)ferry_pool_at(bench.pool, at[i]);
+        memcpy((pinned[i] ? bench.pinned : bench.staging) + at[i], call->arg[i], (size_t)bytes);
+        if (!pinned[i]) {
+            status = ferry_copy_h2d(bench.stream, k.arg[i], bench.staging + at[i], bytes);
+        }
+    }
+    if (status == FERRY_OK) {
+        status = ferry_launch(bench.stream, &k);
+    }
+    for (int i = 0; i < info->n_out && status == FERRY_OK; i++) {
+        if (k.arg[i] != NULL && !pinned[i]) {
+            status = ferry_copy_d2h(bench.stream, bench.staging + at[i], k.arg[i], ferry_kernel_extent_bytes(call, i));
+        }
+    }
+    if (status == FERRY_OK) {
+        status = ferry_stream_sync(bench.stream);
+    }
+    for (int i = 0; i < info->n_out && status == FERRY_OK; i++) {
+        if (call->arg[i] != NULL) {
+            memcpy(call->arg[i], (pinned[i] ? bench.pinned : bench.staging) + at[i],
+                   (size_t)ferry_kernel_extent_bytes(call, i));
+        }
+    }
+    return status;
+}
+
+/* Runs a call on the arguments where they are: by the scalar reference, or as the test's device does. */
+static inline ferry_status bench_run(bool reference, const ferry_kernel *k)
+{
+    if (reference || test_on_host()) {
+        return ferryi_host_kernel(reference, k);
+    }
+    ferry_status status = bench_on_device(k);
+    if (status != FERRY_OK) { /* a failure sticks to the device: the next call needs another one */
+        char text[1024];
+        snprintf(text, sizeof(text), "%s", ferry_error());
+        bench_close();
+        bench_open();
+        ferryi_fail(status, "%s", text);
+    }
+    return status;
 }
 
 #endif

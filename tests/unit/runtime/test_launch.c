@@ -331,6 +331,36 @@ static ferry_status call_by_name(const ferry_kernel *k)
     case FERRY_OP_XENT_GRAD:
         return ferry_xent_grad(stream, t, a[0], a[1], a[2], a[3], k->dtype2, a[4], a[5], k->m, k->n, k->k,
                                k->ignore_index);
+    case FERRY_OP_DROPOUT:
+        return ferry_dropout(stream, t, a[0], a[1], k->n, k->alpha, k->seed, k->step, k->salt, flags);
+    case FERRY_OP_RAVEL:
+        return ferry_ravel(stream, t, a[0], a[1], k->rank, k->dim, k->stride[0], k->stride[1], k->m, k->stride[2], k->k);
+    case FERRY_OP_SCATTER:
+        return ferry_scatter(stream, t, k->fn, a[0], a[1], a[2], k->dtype2, a[3], k->m, k->k, k->n);
+    case FERRY_OP_SCATTER_GRAD:
+        return ferry_scatter_grad(stream, t, k->fn, a[0], a[1], a[2], a[3], a[4], a[5], k->dtype2, a[6], k->m, k->k, k->n);
+    case FERRY_OP_TOPK:
+        return ferry_topk(stream, t, a[0], a[1], k->m, k->n, k->k, k->reverse ? FERRY_REVERSE : 0);
+    case FERRY_OP_CONV:
+        return ferry_conv(stream, t, a[0], a[1], a[2], a[3], k->m, k->k, k->n, &k->window);
+    case FERRY_OP_CONV_DX:
+        return ferry_conv_dx(stream, t, a[0], a[1], a[2], a[3], k->m, k->k, k->n, &k->window, flags);
+    case FERRY_OP_CONV_DW:
+        return ferry_conv_dw(stream, t, a[0], a[1], a[2], k->m, k->k, k->n, &k->window, flags);
+    case FERRY_OP_MAXPOOL:
+        return ferry_maxpool(stream, t, a[0], a[1], a[2], k->m, &k->window);
+    case FERRY_OP_MAXPOOL_GRAD:
+        return ferry_maxpool_grad(stream, t, a[0], a[1], a[2], k->m, &k->window, flags);
+    case FERRY_OP_AVGPOOL:
+        return ferry_avgpool(stream, t, k->fn, a[0], a[1], k->m, &k->window);
+    case FERRY_OP_AVGPOOL_GRAD:
+        return ferry_avgpool_grad(stream, t, k->fn, a[0], a[1], k->m, &k->window, flags);
+    case FERRY_OP_BATCHNORM:
+        return ferry_batchnorm(stream, t, a[0], a[1], a[2], a[3], a[4], a[5], k->m, k->n, k->k, k->eps);
+    case FERRY_OP_BATCHNORM_DX:
+        return ferry_batchnorm_dx(stream, t, a[0], a[1], a[2], a[3], k->m, k->n, k->k, k->eps);
+    case FERRY_OP_BATCHNORM_DP:
+        return ferry_batchnorm_dp(stream, t, a[0], a[1], a[2], a[3], a[4], a[5], k->m, k->n, k->k, k->eps, flags);
     default:
         return FERRY_USAGE;
     }
@@ -372,6 +402,39 @@ static void test_named_calls(void **state)
         ids = op == FERRY_OP_EMBEDDING || op == FERRY_OP_EMBEDDING_GRAD ? 2
               : op == FERRY_OP_XENT || op == FERRY_OP_XENT_GRAD         ? 4
                                                                         : -1;
+        if (op >= FERRY_OP_CONV && op <= FERRY_OP_AVGPOOL_GRAD) {
+            k.window = (ferry_window){.rank = 2, .groups = 1, .in = {6, 5}, .out = {3, 2}, .size = {2, 3}};
+            k.window.step[0] = k.window.step[1] = 2;
+            k.window.dilation[0] = k.window.dilation[1] = k.window.pad[1] = k.window.pad_end[1] = 1;
+            k.window.count_pad = true;
+            k.fn = FERRY_MEAN;
+            k.dtype2 = FERRY_I64;
+            k.accumulate = op == FERRY_OP_CONV_DX || op == FERRY_OP_CONV_DW || op == FERRY_OP_MAXPOOL_GRAD ||
+                           op == FERRY_OP_AVGPOOL_GRAD;
+            ids = op == FERRY_OP_MAXPOOL_GRAD ? 2 : -1;
+        }
+        k.accumulate = k.accumulate || op == FERRY_OP_BATCHNORM_DP || op == FERRY_OP_DROPOUT;
+        if (op == FERRY_OP_DROPOUT) {
+            k.alpha = 0.5;
+            k.seed = 7;
+            k.step = 8;
+            k.salt = 9;
+        }
+        if (op == FERRY_OP_SCATTER || op == FERRY_OP_SCATTER_GRAD) {
+            k.fn = FERRY_MAX;
+            ids = op == FERRY_OP_SCATTER ? 3 : 6;
+        }
+        if (op == FERRY_OP_RAVEL) {
+            k.dtype = k.dtype2 = FERRY_I64;
+            k.rank = 1;
+            k.dim[0] = 4;
+            k.stride[0][0] = 100;
+            k.stride[1][0] = 2;
+            k.m = 2;
+            k.stride[2][0] = k.stride[2][1] = 4;
+            ids = 1;
+        }
+        k.reverse = op == FERRY_OP_TOPK;
         ferry_kernel named = k;
         for (int a = 0; a < args; a++) {
             int64_t bytes = bench_elements(&k, a) * ferryi_kernel_element_bytes(&k, a);
@@ -382,7 +445,7 @@ static void test_named_calls(void **state)
                 for (int64_t i = 0; i < bytes; i++) {
                     ((bool *)k.arg[a])[i] = bench_bits() % 2 != 0;
                 }
-            } else if (op == FERRY_OP_CAST && a == 0) {
+            } else if (a == 0 && (op == FERRY_OP_CAST || op == FERRY_OP_RAVEL || op == FERRY_OP_TOPK)) {
                 bench_alloc(&k, a);
             } else {
                 bench_random(&k, a, 0.5, 2);

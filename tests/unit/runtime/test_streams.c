@@ -1,6 +1,8 @@
-/* test_streams.c - streams, events and the device's sticky failure, on the host backend. */
+/* test_streams.c - conformance: streams, events and the device's sticky failure. Update streams are CPU threads on every
+ * backend, and most tests use those; the last ones mix all kinds. */
 #include "runtime/ferry.h"
 #include "runtime/internal.h"
+#include "test_device.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -18,7 +20,7 @@ static ferry_device *device;
 static int open_device(void **state)
 {
     (void)state;
-    return ferry_device_open("host", &device) == FERRY_OK ? 0 : -1;
+    return ferry_device_open(test_device_name(), &device) == FERRY_OK ? 0 : -1;
 }
 
 static int close_device(void **state)
@@ -32,7 +34,7 @@ static int close_device(void **state)
 static ferry_stream *stream(void)
 {
     ferry_stream *s;
-    OK(ferry_stream_open(device, FERRY_STREAM_COMPUTE, &s));
+    OK(ferry_stream_open(device, FERRY_STREAM_UPDATE, &s));
     return s;
 }
 
@@ -68,17 +70,18 @@ static void test_device_names(void **state)
 {
     (void)state;
     ferry_device *d = (ferry_device *)&d;
-    assert_int_equal(ferry_device_open("cuda:0", &d), FERRY_FAILED);
+    /* without CUDA, without a driver, or without that many GPUs */
+    assert_int_equal(ferry_device_open("cuda:4096", &d), FERRY_FAILED);
     assert_null(d);
-    assert_non_null(strstr(ferry_error(), "no CUDA backend"));
-    const char *const wrong[] = {"", "Host", "cuda", "cuda:", "cuda:x", "cuda:1x", "gpu", "host:0"};
+    assert_non_null(strstr(ferry_error(), "device 'cuda:4096'"));
+    const char *const wrong[] = {"", "Host", "cuda", "cuda:", "cuda:x", "cuda:1x", "gpu", "host:0", "cuda:99999999999999999999"};
     for (size_t i = 0; i < sizeof(wrong) / sizeof(*wrong); i++) {
         assert_int_equal(ferry_device_open(wrong[i], &d), FERRY_USAGE);
         assert_null(d);
     }
     assert_int_equal(ferry_device_open(NULL, &d), FERRY_USAGE);
-    assert_string_equal(ferry_device_name(device), "host");
-    assert_int_equal(ferry_device_chunk_bytes(device), 4096);
+    assert_string_equal(ferry_device_name(device), test_device_name());
+    assert_int_equal(ferry_device_chunk_bytes(device), test_on_host() ? 4096 : 2 << 20);
 }
 
 static void test_error_text(void **state)
@@ -267,7 +270,7 @@ static void test_wrong_calls(void **state)
     ferry_stream *s = stream(), *none = (ferry_stream *)&none;
     ferry_event *e = event(), *other;
     ferry_device *d;
-    OK(ferry_device_open("host", &d));
+    OK(ferry_device_open(test_device_name(), &d));
     OK(ferry_event_open(d, &other));
     assert_int_equal(ferry_event_record(s, other), FERRY_USAGE);
     assert_int_equal(ferry_stream_wait(s, other), FERRY_USAGE);
@@ -389,8 +392,167 @@ static void test_random_graphs(void **state)
     }
 }
 
+/* ---- all kinds of streams together ------------------------------------------------------------------------------ */
+
+enum { MIX_STREAMS = 5, MIX_CELLS = 10, MIX_STEPS = 400 };
+
+/* Numbers in pinned memory, on which CPU tasks and kernels work, and copies of them in device memory. */
+typedef struct mixed {
+    ferry_stream *s[MIX_STREAMS];
+    ferry_event *last_use[MIX_CELLS];
+    int64_t *cell, *number; /* number[i]: of step i; after the last one a 1 */
+    int64_t *copy;          /* device memory */
+} mixed;
+
+static void launch_binary(ferry_stream *s, ferry_fn fn, int64_t *y, int64_t *b)
+{
+    ferry_kernel k = {.op = FERRY_OP_BINARY, .fn = fn, .dtype = FERRY_I64, .arg = {y, y, b}};
+    OK(ferry_launch(s, &k));
+}
+
+/* On a compute or update stream cell[to] = cell[to] * number + cell[from] + 1, on a copy stream a copy. The same is done
+ * to `cell` and `copy` at once. */
+static void mixed_step(const mixed *m, int at, int step, int to, int from, int64_t *cell, int64_t *copy)
+{
+    mix_task t = {(uint64_t *)m->cell, to, from, (uint64_t)m->number[step]}, now = t;
+    now.cell = (uint64_t *)cell;
+    switch (at) {
+    case 0:
+        launch_binary(m->s[at], FERRY_MUL, &m->cell[to], &m->number[step]);
+        launch_binary(m->s[at], FERRY_ADD, &m->cell[to], &m->cell[from]);
+        launch_binary(m->s[at], FERRY_ADD, &m->cell[to], &m->number[MIX_STEPS]);
+        mix(&now);
+        break;
+    case 1:
+        OK(ferry_copy_h2d(m->s[at], &m->copy[to], &m->cell[to], sizeof(int64_t)));
+        copy[to] = cell[to];
+        break;
+    case 2:
+        OK(ferry_copy_d2h(m->s[at], &m->cell[to], &m->copy[to], sizeof(int64_t)));
+        cell[to] = copy[to];
+        break;
+    default:
+        OK(ferryi_stream_task(m->s[at], mix, &t, sizeof(t)));
+        mix(&now);
+    }
+}
+
+static void run_mixed(uint64_t seed)
+{
+    static const ferry_stream_kind kind[MIX_STREAMS] = {FERRY_STREAM_COMPUTE, FERRY_STREAM_LOAD, FERRY_STREAM_STORE,
+                                                        FERRY_STREAM_UPDATE, FERRY_STREAM_UPDATE};
+    mixed m;
+    ferry_pool *pool;
+    int64_t cell[MIX_CELLS], copy[MIX_CELLS];
+    OK(ferry_pool_open(device, 4096, &pool));
+    m.copy = ferry_pool_at(pool, 0);
+    OK(ferry_host_alloc(device, MIX_CELLS * sizeof(int64_t), (void **)&m.cell));
+    OK(ferry_host_alloc(device, (MIX_STEPS + 1) * sizeof(int64_t), (void **)&m.number));
+    m.number[MIX_STEPS] = 1;
+    for (int i = 0; i < MIX_STREAMS; i++) {
+        OK(ferry_stream_open(device, kind[i], &m.s[i]));
+    }
+    for (int i = 0; i < MIX_CELLS; i++) {
+        m.last_use[i] = event();
+        m.cell[i] = cell[i] = i;
+        copy[i] = i;
+        OK(ferry_copy_h2d(m.s[1], &m.copy[i], &m.cell[i], sizeof(int64_t)));
+        OK(ferry_event_record(m.s[1], m.last_use[i]));
+    }
+    for (int i = 0; i < MIX_STEPS; i++) {
+        int at = (int)(next_random(&seed) % MIX_STREAMS), to = (int)(next_random(&seed) % MIX_CELLS);
+        int from = (to + 1 + (int)(next_random(&seed) % (MIX_CELLS - 1))) % MIX_CELLS;
+        m.number[i] = (int64_t)next_random(&seed);
+        OK(ferry_stream_wait(m.s[at], m.last_use[to]));
+        OK(ferry_stream_wait(m.s[at], m.last_use[from]));
+        mixed_step(&m, at, i, to, from, cell, copy);
+        OK(ferry_event_record(m.s[at], m.last_use[to]));
+        OK(ferry_event_record(m.s[at], m.last_use[from]));
+    }
+    for (int i = 0; i < MIX_CELLS; i++) {
+        OK(ferry_event_sync(m.last_use[i]));
+    }
+    for (int i = 0; i < MIX_STREAMS; i++) {
+        OK(ferry_stream_sync(m.s[i]));
+        ferry_stream_close(m.s[i]);
+    }
+    assert_memory_equal(m.cell, cell, sizeof(cell));
+    for (int i = 0; i < MIX_CELLS; i++) {
+        ferry_event_close(m.last_use[i]);
+    }
+    ferry_host_free(device, m.cell);
+    ferry_host_free(device, m.number);
+    ferry_pool_close(pool);
+}
+
+static void test_mixed_graphs(void **state)
+{
+    (void)state;
+    for (uint64_t seed = 1; seed <= 10; seed++) {
+        run_mixed(seed);
+    }
+}
+
+/* Times of both kinds of streams are of one clock. */
+static void test_mixed_times(void **state)
+{
+    (void)state;
+    ferry_stream *cpu = stream(), *gpu;
+    ferry_event *e[3] = {event(), event(), event()};
+    int64_t t[3], before = now_ns();
+    OK(ferry_stream_open(device, FERRY_STREAM_COMPUTE, &gpu));
+    OK(ferry_stream_call(cpu, sleep_5ms, NULL));
+    OK(ferry_event_record(cpu, e[0]));
+    OK(ferry_stream_wait(gpu, e[0]));
+    OK(ferry_event_record(gpu, e[1]));
+    OK(ferry_stream_wait(cpu, e[1]));
+    OK(ferry_stream_call(cpu, sleep_5ms, NULL));
+    OK(ferry_event_record(cpu, e[2]));
+    OK(ferry_event_sync(e[2]));
+    for (int i = 0; i < 3; i++) {
+        OK(ferry_event_time_ns(e[i], &t[i]));
+    }
+    assert_true(before + 5000000 <= t[0] && t[1] + 5000000 <= t[2] + 100000 && t[2] <= now_ns());
+    assert_true(t[0] <= t[1] + 100000); /* the clocks agree to better than a tenth of a millisecond */
+    for (int i = 0; i < 3; i++) {
+        ferry_event_close(e[i]);
+    }
+    ferry_stream_close(cpu);
+    ferry_stream_close(gpu);
+}
+
+/* What a kernel finds wrong with its data stops the CPU work that comes after it. */
+static void test_kernel_failure(void **state)
+{
+    (void)state;
+    ferry_stream *cpu = stream(), *gpu;
+    ferry_event *e = event();
+    float *memory;
+    atomic_int ran = 0;
+    OK(ferry_stream_open(device, FERRY_STREAM_COMPUTE, &gpu));
+    OK(ferry_host_alloc(device, 4096, (void **)&memory));
+    int64_t *ids = (int64_t *)(void *)(memory + 512);
+    ids[1] = 9;
+    OK(ferry_embedding(gpu, FERRY_F32, memory, memory + 64, FERRY_I64, ids, 3, 4, 2));
+    OK(ferry_event_record(gpu, e));
+    OK(ferry_stream_wait(cpu, e));
+    OK(ferry_stream_call(cpu, set_one, &ran));
+    assert_int_equal(ferry_stream_sync(cpu), FERRY_BAD_DATA);
+    assert_string_equal(ferry_error(), "kernel embedding: id 9 at position 1 is out of range: the table has 4 rows");
+    assert_int_equal(atomic_load(&ran), 0);
+    OK(ferry_embedding(gpu, FERRY_F32, memory, memory + 64, FERRY_I64, ids, 1, 4, 2)); /* skipped */
+    assert_int_equal(ferry_stream_sync(gpu), FERRY_BAD_DATA);
+    ferry_stream_close(cpu);
+    ferry_stream_close(gpu);
+    ferry_event_close(e);
+    ferry_host_free(device, memory);
+}
+
 int main(void)
 {
+    if (!test_device_exists()) {
+        return TEST_SKIPPED;
+    }
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_device_names, open_device, close_device),
         cmocka_unit_test_setup_teardown(test_error_text, open_device, close_device),
@@ -404,6 +566,9 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_wrong_calls, open_device, close_device),
         cmocka_unit_test_setup_teardown(test_sticky_failure, open_device, close_device),
         cmocka_unit_test_setup_teardown(test_random_graphs, open_device, close_device),
+        cmocka_unit_test_setup_teardown(test_mixed_graphs, open_device, close_device),
+        cmocka_unit_test_setup_teardown(test_mixed_times, open_device, close_device),
+        cmocka_unit_test_setup_teardown(test_kernel_failure, open_device, close_device),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,37 @@
+#!/usr/bin/env bash
+# Runs on a machine with a GPU what pack.sh packed: the conformance tests on cuda:0, then 20 steps of every plan against
+# PyTorch. Usage: check.sh [OUT], from anywhere; logs go to OUT.
+set -u
+here=$(realpath "$(dirname "$0")")
+out=${1:-$here/out}
+mkdir -p "$out"
+export LD_LIBRARY_PATH="$here/lib:${LD_LIBRARY_PATH:-}" FERRY_TEST_DEVICE=cuda:0
+bad=0
+nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader
+for t in "$here"/bin/test_*; do
+    name=$(basename "$t")
+    timeout 120 "$t" >"$out/$name.log" 2>&1
+    code=$?
+    echo "$name: exit $code"
+    if [ $code -ne 0 ]; then
+        bad=1
+        grep -v 'RUN  \|      OK' "$out/$name.log" | tail -n 25
+    fi
+done
+for t in "$here"/trainers/*/; do
+    name=$(basename "$t")
+    tolerance=1e-4
+    [ "${name#fp64}" != "$name" ] && tolerance=1e-6
+    timeout 60 "$t/trainer" --device cuda:0 --data "$here/gpt2/data" --steps 20 --lr 1e-3 --weight-decay 0.01 \
+        --log "$out/$name.jsonl" >"$out/$name.txt" 2>&1
+    code=$?
+    echo -n "$name: exit $code; "
+    if [ $code -ne 0 ]; then
+        bad=1
+        tail -n 3 "$out/$name.txt"
+        continue
+    fi
+    "$here/bin/check_log" "$out/$name.jsonl" "$here/gpt2/reference.json" float64 $tolerance || bad=1
+done
+tail -n 3 "$out"/*.txt
+exit $bad

@@ -1,0 +1,65 @@
+#!/usr/bin/env bash
+# Packs what check.sh needs on a machine with a GPU that cannot build ferryc: stripped test programs and trainers, their
+# data and references.
+# Usage: bench/gpu/pack.sh BUILD FOLDER. BUILD is a build folder with the CUDA backend.
+set -eu
+build=$(realpath "$1")
+source=$(realpath "$(dirname "$0")/../..")
+mkdir -p "$2"
+to=$(realpath "$2")
+models="$source/tests/models"
+export PATH="$build/bin:$PATH"
+rm -rf "${to:?}"/*
+mkdir -p "$to/bin" "$to/lib" "$to/gpt2"
+cp "$source/bench/gpu/check.sh" "$to"
+cp -r "$models/gpt2/data" "$models/gpt2/reference.json" "$to/gpt2"
+
+for t in ${FERRY_GPU_TESTS:-test_kernels test_kernel_values test_streams test_pool test_adam}; do
+    strip -o "$to/bin/$t" "$build/bin/$t"
+done
+strip -o "$to/bin/check_log" "$build/bin/check_log"
+for l in libcmocka.so.0 libjansson.so.4; do
+    cp -L "/usr/lib/x86_64-linux-gnu/$l" "$to/lib"
+done
+# The programs link OpenBLAS, which only the host backend calls.
+cat >"$to/lib/blas.c" <<'EOF'
+#include <stdlib.h>
+void cblas_sgemm(void) { abort(); }
+void cblas_dgemm(void) { abort(); }
+void openblas_set_num_threads(int n) { (void)n; }
+EOF
+cc -shared -fPIC -Wl,-soname,libopenblas.so.0 -o "$to/lib/libopenblas.so.0" "$to/lib/blas.c"
+rm "$to/lib/blas.c"
+
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+cd "$work"
+sed 's/^chunk_bytes:.*/chunk_bytes: 2097152/' "$source/tests/data/mixed-device.yaml" >device.yaml
+emit() { # name, profile, plan options...
+    local name=$1 profile=$2
+    shift 2
+    ferryc plan "$profile" -o "$name.yaml" "$@" >/dev/null
+    ferryc emit "$name.yaml" -o "$name" >/dev/null
+    make -s -C "$name"
+    mkdir -p "$to/trainers/$name"
+    strip -o "$to/trainers/$name/trainer" "$name/trainer"
+    cp "$name"/*.safetensors "$to/trainers/$name"
+}
+profile() { # name, device, more...
+    local name=$1 device=$2
+    shift 2
+    ferryc profile "$models/gpt2/loss-ts.onnx" --dim batch=4 --dim seq=32 --device "model:$device" -o "$name.yaml" "$@" 2>/dev/null
+}
+profile h200 "$source/examples/devices/h200-pcie5.yaml"
+profile mixed device.yaml
+profile double device.yaml --precision fp64
+emit h200-auto h200.yaml
+emit native mixed.yaml --algorithm native-offload
+emit dha mixed.yaml --algorithm dha
+emit deepspeed mixed.yaml --algorithm deepspeed-like
+emit memferry mixed.yaml --algorithm memferry
+emit go50 mixed.yaml --algorithm go-memferry --reserve-factor 0.5
+emit go0 mixed.yaml --algorithm go-memferry --reserve-factor 0
+emit clip mixed.yaml --clip
+emit fp64-auto double.yaml
+du -sh "$to"

@@ -1,0 +1,156 @@
+/* warn.c - what a file does not show to the one who trains it: what the exporter left out, stored twice or merged.
+ *
+ * needs: a training graph   fills: nothing, prints warnings and notes   keeps: everything   spoils: nothing
+ *
+ * One line for each finding, with what changes it. The commands that come after a profile do not repeat them. */
+#include "graph/lower.h"
+#include "graph/ops.h"
+
+#include <string.h>
+
+/* Exporters drop Dropout in evaluation mode, or leave it in place without effect. */
+static void warn_dropout(Diag *d, const Model *m)
+{
+    int on = 0, off = 0, attention = 0;
+    for (int i = 0; i < m->node.count; i++) {
+        const ModelNode *n = &m->node.at[i];
+        double ratio = 0;
+        attention += strcmp(n->op, "Softmax") == 0 || strcmp(n->op, "Attention") == 0;
+        if (strcmp(n->op, "Dropout") != 0)
+            continue;
+        if (dropout_ratio(d, m, n, &ratio) != ST_OK)
+            return;
+        on += ratio > 0;
+        off += ratio == 0;
+    }
+    const char *remedy = "export with training=torch.onnx.TrainingMode.TRAINING, or after model.train(), to have it";
+    if (off > 0 && on == 0)
+        diag_warn(d, "%s: its %d Dropout operators are switched off: it is trained without dropout; %s", m->path, off,
+                  remedy);
+    else if (on == 0 && attention > 0)
+        diag_note(d, "%s has no Dropout, which exporters remove in evaluation mode; %s", m->path, remedy);
+}
+
+/* The embedding of which a parameter without values could be a copy, -1: of its shape, or its shape transposed, and read by
+ * lookups only. */
+static int find_embedding(const Graph *g, const bool *looked_up, int of, bool *transposed)
+{
+    const Tensor *t = &g->tensor.at[g->param[of].tensor];
+    for (int p = 0; p < g->n_param && t->rank == 2; p++) {
+        const Tensor *e = &g->tensor.at[g->param[p].tensor];
+        if (p == of || !looked_up[p] || e->rank != 2 || g->param[p].data != NULL)
+            continue;
+        *transposed = e->dim[0] == t->dim[1] && e->dim[1] == t->dim[0];
+        if (*transposed || (e->dim[0] == t->dim[0] && e->dim[1] == t->dim[1]))
+            return p;
+    }
+    return -1;
+}
+
+static int param_of(const Graph *g, int tensor)
+{
+    return tensor >= 0 && graph_is_param(g, tensor) ? g->tensor.at[graph_root(g, tensor)].param : -1;
+}
+
+/* A head that is tied to the embedding is often stored again. With values the copy is found; without them only the shape
+ * speaks. */
+static Status warn_untied(Diag *d, const Graph *g)
+{
+    bool *looked_up = ARENA_NEW(g->arena, bool, g->n_param), *multiplied = ARENA_NEW(g->arena, bool, g->n_param);
+    if (looked_up == NULL || multiplied == NULL)
+        return diag_oom(d);
+    for (int i = 0; i < g->n_forward; i++) {
+        const Node *n = &g->node.at[i];
+        if (n->call.op == FERRY_OP_EMBEDDING && param_of(g, n->arg[1]) >= 0)
+            looked_up[param_of(g, n->arg[1])] = true;
+        if (n->call.op == FERRY_OP_LINEAR && param_of(g, n->arg[2]) >= 0)
+            multiplied[param_of(g, n->arg[2])] = true;
+    }
+    for (int p = 0; p < g->n_param; p++) {
+        bool transposed;
+        int e = multiplied[p] && !looked_up[p] && g->param[p].data == NULL
+                    ? find_embedding(g, looked_up, p, &transposed)
+                    : -1;
+        if (e < 0)
+            continue;
+        diag_warn(d, "%s: '%s' has the shape of the embedding '%s'%s, and without values it cannot be told whether it is a "
+                  "copy; if the model ties them, add --tie '%s=%s%s'",
+                  g->model->path, g->param[p].name, g->param[e].name, transposed ? ", transposed" : "",
+                  g->param[e].name, g->param[p].name, transposed ? "^T" : "");
+        break;
+    }
+    return ST_OK;
+}
+
+/* A bias or scale that several operators read: equal values, as fresh biases have, become one initializer. */
+static Status warn_merged(Diag *d, const Graph *g)
+{
+    int *readers = ARENA_NEW(g->arena, int, g->n_param), merged = 0, example = -1;
+    if (readers == NULL)
+        return diag_oom(d);
+    for (int i = 0; i < g->n_forward; i++) {
+        const Node *n = &g->node.at[i];
+        int before = -1;
+        for (int k = node_n_out(n); k < node_n_arg(n); k++) {
+            int p = param_of(g, n->arg[k]);
+            if (p >= 0 && p != before && g->tensor.at[g->param[p].tensor].rank == 1 && g->param[p].trainable)
+                readers[p]++;
+            before = p >= 0 ? p : before;
+        }
+    }
+    for (int p = 0; p < g->n_param; p++)
+        if (readers[p] > 1) {
+            merged++;
+            example = example < 0 || readers[p] > readers[example] ? p : example;
+        }
+    if (merged > 0)
+        diag_warn(d, "%s: %d vectors serve several operators, such as '%s' (%d of them), and are trained as one each; the "
+                  "exporter merges initializers of equal values: export with "
+                  "training=torch.onnx.TrainingMode.TRAINING if the model has them apart",
+                  g->model->path, merged, g->param[example].name, readers[example]);
+    return ST_OK;
+}
+
+/* Floating initializers that reach an output only through Sin and Cos. */
+static Status note_tables(Diag *d, const Graph *g)
+{
+    const Model *m = g->model;
+    bool *reaches = ARENA_NEW(g->arena, bool, m->value.count), *open = ARENA_NEW(g->arena, bool, m->value.count);
+    if (reaches == NULL || open == NULL)
+        return diag_oom(d);
+    for (int i = 0; i < m->n_output; i++)
+        reaches[m->output[i]] = open[m->output[i]] = true;
+    for (int i = m->node.count - 1; i >= 0; i--) {
+        const ModelNode *n = &m->node.at[i];
+        bool angle = strcmp(n->op, "Sin") == 0 || strcmp(n->op, "Cos") == 0, any = false, free = false;
+        for (int k = 0; k < n->n_out; k++) {
+            any = any || (n->out[k] >= 0 && reaches[n->out[k]]);
+            free = free || (n->out[k] >= 0 && open[n->out[k]]);
+        }
+        for (int k = 0; k < n->n_in; k++)
+            if (n->in[k] >= 0) {
+                reaches[n->in[k]] = reaches[n->in[k]] || any;
+                open[n->in[k]] = open[n->in[k]] || (free && !angle);
+            }
+    }
+    int count = 0;
+    const char *example = NULL;
+    for (int v = 0; v < m->value.count; v++) {
+        const Value *x = &m->value.at[v];
+        if (x->kind != VALUE_INITIALIZER || !dtype_is_float(x->dtype) || x->rank < 1 || !reaches[v] || open[v])
+            continue;
+        example = count++ == 0 ? x->name : example;
+    }
+    if (count > 0)
+        diag_note(d, "%s: %d initializers, such as '%s', only give angles to Sin and Cos: tables that are not trained",
+                  m->path, count, example);
+    return ST_OK;
+}
+
+Status graph_warn(Diag *d, const Graph *g)
+{
+    warn_dropout(d, g->model);
+    TRY(warn_untied(d, g));
+    TRY(warn_merged(d, g));
+    return note_tables(d, g);
+}

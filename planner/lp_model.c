@@ -1,0 +1,760 @@
+/* lp_model.c - builds the events and orderings that lp_model.h describes.
+ *
+ * needs: a checked graph, a profile that matches it   fills: LpModel   keeps: graph and profile
+ *
+ * Events are numbered in program order, so that every ordering within an iteration leads from a lower to a higher number. The
+ * rules are those of steps.h, stated once more for all plans at a time. */
+#include "planner/lp_model.h"
+
+#include <string.h>
+
+#include "planner/steps.h"
+
+enum {
+    MAX_CHOICES = 512 /* of a group; beyond, its units choose alone and what they share takes no time */
+};
+
+/* What the orderings depend on. Kernels are nodes of the graph: -1 is none. */
+typedef struct Scan {
+    int *first_read, *last_grad; /* by unit */
+    int *use_first, *use_last;   /* by unit and use, from use_at[unit]: kernels of that use */
+    int *use_at;
+    int input_first, input_last;
+    int loss_first, loss_last;
+    int n_arrived, *arrived; /* trainable units in the order in which their gradients are complete */
+    int n_late, *late;       /* in order of first use */
+    int n_place, *place_unit, *place_use;
+} Scan;
+
+typedef struct Build {
+    Diag *d;
+    Arena *a;
+    const Graph *g;
+    const Profile *p;
+    LpModel *m;
+    Scan scan;
+    int64_t *least;  /* prefix sums of kernels' least times */
+    int *kernel_event, *gate; /* by kernel: its event or -1; the last kernel with an event that is not after it */
+    int *load_event, *store_event, *sqnorm_event, *early_event, *late_event; /* loads by use_at + use */
+    int *whole_event, *enter_event, *first_event;
+    int host, input, loss, norm;
+} Build;
+
+/* ---- groups -------------------------------------------------------------------------------------------------------------- */
+
+static int root(int *parent, int u)
+{
+    while (parent[u] != u)
+        u = parent[u] = parent[parent[u]];
+    return u;
+}
+
+/* The choices of one unit in this domain. */
+static int unit_choices(const LpModel *m, int unit, UnitPlan *out)
+{
+    const Unit *u = &m->graph->unit[unit];
+    bool grads = u->grad_bytes > 0 && !m->domain.modes_only;
+    int pin = m->domain.pinned ? m->domain.pinned[unit] : -1, n = 0;
+    for (int k = 0; k <= u->n_use; k++)
+        for (int w = ON_GPU; w <= (grads ? ON_HOST : ON_GPU) && (pin < 0 || pin == k); w++)
+            for (int late = 0; late <= (grads ? 1 : 0); late++) {
+                if (out)
+                    out[n] = (UnitPlan){k, (Where)w, late != 0};
+                n++;
+            }
+    return n;
+}
+
+static Status make_groups(Build *b)
+{
+    LpModel *m = b->m;
+    const Graph *g = b->g;
+    int *parent = ARENA_NEW(b->a, int, g->n_unit), *size = ARENA_NEW(b->a, int, g->n_unit);
+    m->group_of_unit = ARENA_NEW(b->a, int, g->n_unit);
+    m->place_in_group = ARENA_NEW(b->a, int, g->n_unit);
+    m->group = ARENA_NEW(b->a, LpGroup, g->n_unit);
+    m->first_column = ARENA_NEW(b->a, int, g->n_unit + 1);
+    if (!parent || !size || !m->group_of_unit || !m->place_in_group || !m->group || !m->first_column)
+        return diag_oom(b->d);
+    for (int u = 0; u < g->n_unit; u++) {
+        parent[u] = u;
+        size[u] = 1;
+    }
+    for (int l = 0; l < g->n_layer; l++)
+        for (int i = 1; i < g->layer[l].n_unit; i++)
+            parent[root(parent, g->layer[l].unit[i])] = root(parent, g->layer[l].unit[0]);
+    for (int u = 0; u < g->n_unit; u++) {
+        int r = root(parent, u), n = unit_choices(m, u, NULL);
+        size[r] = size[r] > MAX_CHOICES / n ? MAX_CHOICES + 1 : size[r] * n;
+    }
+    m->exact = true;
+    for (int u = 0; u < g->n_unit; u++) {
+        int r = root(parent, u);
+        if (size[r] > MAX_CHOICES || r == u)
+            m->group_of_unit[u] = m->n_group++;
+    }
+    for (int u = 0; u < g->n_unit; u++) {
+        int r = root(parent, u);
+        if (size[r] <= MAX_CHOICES)
+            m->group_of_unit[u] = m->group_of_unit[r];
+        m->place_in_group[u] = m->group[m->group_of_unit[u]].n_unit++;
+    }
+    for (int i = 0; i < m->n_group; i++) {
+        LpGroup *group = &m->group[i];
+        group->unit = ARENA_NEW(b->a, int, group->n_unit);
+        if (!group->unit)
+            return diag_oom(b->d);
+        group->n_unit = 0;
+    }
+    for (int u = 0; u < g->n_unit; u++) {
+        LpGroup *group = &m->group[m->group_of_unit[u]];
+        group->unit[group->n_unit++] = u;
+    }
+    /* All combinations. */
+    for (int i = 0; i < m->n_group; i++) {
+        LpGroup *group = &m->group[i];
+        group->n_choice = 1;
+        for (int k = 0; k < group->n_unit; k++)
+            group->n_choice *= unit_choices(m, group->unit[k], NULL);
+        group->choice = ARENA_NEW(b->a, UnitPlan, (size_t)group->n_choice * (size_t)group->n_unit);
+        UnitPlan *own = ARENA_NEW(b->a, UnitPlan, group->n_choice);
+        if (!group->choice || !own)
+            return diag_oom(b->d);
+        int repeat = 1;
+        for (int k = 0; k < group->n_unit; k++) {
+            int n = unit_choices(m, group->unit[k], own);
+            for (int c = 0; c < group->n_choice; c++)
+                group->choice[(size_t)c * (size_t)group->n_unit + (size_t)k] = own[c / repeat % n];
+            repeat *= n;
+        }
+        m->first_column[i + 1] = m->first_column[i] + group->n_choice;
+    }
+    return ST_OK;
+}
+
+/* ---- kernels' times -------------------------------------------------------------------------------------------------------- */
+
+static bool same_places(const UnitPlan *x, const UnitPlan *y, int n)
+{
+    for (int i = 0; i < n; i++)
+        if (x[i].first_gpu_use != y[i].first_gpu_use || x[i].grad != y[i].grad)
+            return false;
+    return true;
+}
+
+/* One list of steps in which every group takes the representative[probe]-th of its choices. */
+static Status probe(Build *b, Arena *scratch, int probe_index, int *const *representative, const int *n_representative)
+{
+    LpModel *m = b->m;
+    Plan plan = {.n_unit = b->g->n_unit, .clip = m->domain.clip, .reserve_factor = -1};
+    plan.unit = ARENA_NEW(scratch, UnitPlan, plan.n_unit);
+    if (!plan.unit)
+        return diag_oom(b->d);
+    int *choice = ARENA_NEW(scratch, int, m->n_group);
+    if (!choice)
+        return diag_oom(b->d);
+    for (int g = 0; g < m->n_group; g++)
+        choice[g] = representative[g][probe_index < n_representative[g] ? probe_index : 0];
+    lp_plan_of_choices(m, choice, plan.unit);
+    StepList *s;
+    TRY(steps_build(b->d, scratch, b->g, &plan, &s));
+    TRY(steps_time(b->d, s, b->p));
+    for (int i = 0; i < s->n_step; i++) {
+        const Step *step = &s->step[i];
+        if (step->kind != STEP_KERNEL)
+            continue;
+        int g = m->kernel_group[step->node];
+        if (g < 0) {
+            if (m->kernel_ns[step->node][0] != INT64_MIN)
+                m->kernel_ns[step->node][0] = step->duration_ns;
+            continue;
+        }
+        const LpGroup *group = &m->group[g];
+        size_t n = (size_t)group->n_unit;
+        if (probe_index < n_representative[g])
+            for (int c = 0; c < group->n_choice; c++)
+                if (same_places(&group->choice[(size_t)c * n], &group->choice[(size_t)choice[g] * n], group->n_unit))
+                    m->kernel_ns[step->node][c] = step->duration_ns;
+    }
+    return ST_OK;
+}
+
+static Status time_kernels(Build *b)
+{
+    LpModel *m = b->m;
+    const Graph *g = b->g;
+    m->n_kernel = g->node.count;
+    m->kernel_group = ARENA_NEW(b->a, int, m->n_kernel);
+    m->kernel_ns = ARENA_NEW(b->a, int64_t *, m->n_kernel);
+    int **representative = ARENA_NEW(b->a, int *, m->n_group), *count = ARENA_NEW(b->a, int, m->n_group);
+    b->least = ARENA_NEW(b->a, int64_t, m->n_kernel + 1);
+    if (!m->kernel_group || !m->kernel_ns || !representative || !count || !b->least)
+        return diag_oom(b->d);
+    for (int i = 0; i < m->n_kernel; i++) {
+        int segment = g->node.at[i].segment;
+        const Layer *l = segment % 2 == 1 ? &g->layer[segment / 2] : NULL;
+        int group = l && l->n_unit > 0 ? m->group_of_unit[l->unit[0]] : -1;
+        bool shared = false;
+        for (int k = 1; l && k < l->n_unit; k++)
+            shared = shared || m->group_of_unit[l->unit[k]] != group;
+        m->kernel_group[i] = shared ? -1 : group;
+        m->kernel_ns[i] = ARENA_NEW(b->a, int64_t, group < 0 || shared ? 1 : m->group[group].n_choice);
+        if (!m->kernel_ns[i])
+            return diag_oom(b->d);
+        if (shared)
+            m->kernel_ns[i][0] = INT64_MIN; /* stays unknown */
+    }
+    int probes = 0;
+    for (int i = 0; i < m->n_group; i++) {
+        const LpGroup *group = &m->group[i];
+        size_t n = (size_t)group->n_unit;
+        representative[i] = ARENA_NEW(b->a, int, group->n_choice);
+        if (!representative[i])
+            return diag_oom(b->d);
+        for (int c = 0; c < group->n_choice; c++) {
+            bool known = false;
+            for (int k = 0; k < count[i] && !known; k++)
+                known = same_places(&group->choice[(size_t)c * n], &group->choice[(size_t)representative[i][k] * n],
+                                    group->n_unit);
+            if (!known)
+                representative[i][count[i]++] = c;
+        }
+        probes = count[i] > probes ? count[i] : probes;
+    }
+    for (int i = 0; i < probes; i++) {
+        Arena *scratch = arena_open();
+        if (!scratch)
+            return diag_oom(b->d);
+        Status st = probe(b, scratch, i, representative, count);
+        arena_close(scratch);
+        TRY(st);
+    }
+    for (int i = 0; i < m->n_kernel; i++) {
+        if (m->kernel_ns[i][0] == INT64_MIN)
+            m->kernel_ns[i][0] = 0;
+        int64_t least = m->kernel_ns[i][0];
+        for (int c = 1; m->kernel_group[i] >= 0 && c < m->group[m->kernel_group[i]].n_choice; c++)
+            least = m->kernel_ns[i][c] < least ? m->kernel_ns[i][c] : least;
+        b->least[i + 1] = b->least[i] + least;
+    }
+    return ST_OK;
+}
+
+/* ---- what the graph says ------------------------------------------------------------------------------------------------------ */
+
+static int use_of_node(const Graph *g, const Node *n, int unit)
+{
+    const Unit *u = &g->unit[unit];
+    for (int i = 0; i < u->n_use; i++)
+        if (2 * u->use[i].layer + 1 == n->segment && u->use[i].phase == n->phase)
+            return i;
+    return -1;
+}
+
+static Status scan_arrays(Build *b)
+{
+    Scan *s = &b->scan;
+    const Graph *g = b->g;
+    int uses = 0;
+    s->use_at = ARENA_NEW(b->a, int, g->n_unit + 1);
+    if (!s->use_at)
+        return diag_oom(b->d);
+    for (int u = 0; u < g->n_unit; u++) {
+        s->use_at[u] = uses;
+        uses += g->unit[u].n_use;
+    }
+    s->use_at[g->n_unit] = uses;
+    s->first_read = ARENA_NEW(b->a, int, g->n_unit);
+    s->last_grad = ARENA_NEW(b->a, int, g->n_unit);
+    s->use_first = ARENA_NEW(b->a, int, uses);
+    s->use_last = ARENA_NEW(b->a, int, uses);
+    s->arrived = ARENA_NEW(b->a, int, g->n_unit);
+    s->late = ARENA_NEW(b->a, int, g->n_unit);
+    s->place_unit = ARENA_NEW(b->a, int, uses);
+    s->place_use = ARENA_NEW(b->a, int, uses);
+    if (!s->first_read || !s->last_grad || !s->use_first || !s->use_last || !s->arrived || !s->late || !s->place_unit ||
+        !s->place_use)
+        return diag_oom(b->d);
+    for (int u = 0; u < g->n_unit; u++)
+        s->first_read[u] = s->last_grad[u] = -1;
+    for (int i = 0; i < uses; i++)
+        s->use_first[i] = s->use_last[i] = -1;
+    s->input_first = s->input_last = s->loss_first = s->loss_last = -1;
+    return ST_OK;
+}
+
+static const Tensor *root_tensor(const Graph *g, int tensor)
+{
+    return &g->tensor.at[g->tensor.at[tensor].root];
+}
+
+static Status scan_node(Build *b, int index)
+{
+    Scan *s = &b->scan;
+    const Graph *g = b->g;
+    const Node *n = &g->node.at[index];
+    int outs = node_n_out(n);
+    for (int k = 0; k < node_n_arg(n); k++) {
+        if (n->arg[k] < 0)
+            continue;
+        const Tensor *t = root_tensor(g, n->arg[k]);
+        if (k < outs && t == root_tensor(g, g->loss)) {
+            s->loss_first = s->loss_first < 0 ? index : s->loss_first;
+            s->loss_last = index;
+        }
+        if (t->kind == TENSOR_INPUT && k >= outs) {
+            s->input_first = s->input_first < 0 ? index : s->input_first;
+            s->input_last = index;
+        }
+        if (t->kind == TENSOR_GRADIENT && k < outs)
+            s->last_grad[g->param[t->param].unit] = index;
+        if (t->kind != TENSOR_PARAM || k < outs)
+            continue;
+        int unit = g->param[t->param].unit, use = use_of_node(g, n, unit);
+        if (use < 0)
+            return diag_fail(b->d, ST_FAILED, "node %s: reads unit %s outside its uses", n->name, g->unit[unit].name);
+        if (s->first_read[unit] < 0)
+            s->first_read[unit] = index;
+        int at = s->use_at[unit] + use;
+        s->use_last[at] = index;
+        if (s->use_first[at] >= 0)
+            continue;
+        s->use_first[at] = index;
+        if (use > 0 && s->use_first[at - 1] < 0)
+            return diag_fail(b->d, ST_FAILED, "unit %s: its uses are not in the order of its kernels", g->unit[unit].name);
+        s->place_unit[s->n_place] = unit;
+        s->place_use[s->n_place++] = use;
+    }
+    return ST_OK;
+}
+
+static Status scan_graph(Build *b)
+{
+    Scan *s = &b->scan;
+    const Graph *g = b->g;
+    TRY(scan_arrays(b));
+    for (int i = 0; i < g->node.count; i++)
+        TRY(scan_node(b, i));
+    bool *listed = ARENA_NEW(b->a, bool, g->n_unit);
+    if (!listed)
+        return diag_oom(b->d);
+    for (int i = 0; i < g->node.count; i++) {
+        const Node *n = &g->node.at[i];
+        for (int k = 0; k < node_n_out(n); k++) {
+            const Tensor *t = n->arg[k] < 0 ? NULL : root_tensor(g, n->arg[k]);
+            int unit = t && t->kind == TENSOR_GRADIENT ? g->param[t->param].unit : -1;
+            if (unit < 0 || s->last_grad[unit] != i || listed[unit])
+                continue;
+            listed[unit] = true;
+            s->arrived[s->n_arrived++] = unit;
+        }
+    }
+    for (int i = 0; i < g->node.count; i++)
+        for (int u = 0; u < g->n_unit; u++)
+            if (g->unit[u].grad_bytes > 0 && s->first_read[u] == i)
+                s->late[s->n_late++] = u;
+    for (int u = 0; u < g->n_unit; u++) {
+        if (g->unit[u].grad_bytes == 0)
+            continue;
+        if (s->first_read[u] < 0 || s->last_grad[u] < s->first_read[u] || s->last_grad[u] < s->loss_last)
+            return diag_fail(b->d, ST_FAILED, "unit %s: its gradient does not come after its use and the loss",
+                             g->unit[u].name);
+        if (!listed[u])
+            return diag_fail(b->d, ST_FAILED, "unit %s: nothing writes its gradient", g->unit[u].name);
+    }
+    if (s->loss_last < 0 || s->n_arrived == 0)
+        return diag_fail(b->d, ST_FAILED, "the graph has no loss or nothing to train");
+    return ST_OK;
+}
+
+/* ---- events and orderings ------------------------------------------------------------------------------------------------------ */
+
+static const LpWhen ALWAYS = {.unit = -1};
+
+static int add_event(Build *b, LpEvent e)
+{
+    b->m->event[b->m->n_event] = e;
+    return b->m->n_event++;
+}
+
+static LpWhen when_stored(const Build *b, int u)
+{
+    return (LpWhen){u, 0, b->g->unit[u].n_use, ON_GPU, -1};
+}
+
+static LpWhen when_late(const Build *b, int u, bool late)
+{
+    return (LpWhen){u, 0, b->g->unit[u].n_use, -1, late};
+}
+
+static Status make_events(Build *b)
+{
+    const Scan *s = &b->scan;
+    const Graph *g = b->g;
+    const Profile *p = b->p;
+    size_t units = (size_t)g->n_unit, kernels = (size_t)g->node.count;
+    b->m->event = ARENA_NEW(b->a, LpEvent, kernels + (size_t)s->n_place + 7 * units + 8);
+    b->kernel_event = ARENA_NEW(b->a, int, kernels);
+    b->gate = ARENA_NEW(b->a, int, kernels);
+    int *at = ARENA_NEW(b->a, int, (size_t)s->use_at[units] + 7 * units);
+    if (!b->m->event || !b->kernel_event || !b->gate || !at)
+        return diag_oom(b->d);
+    b->load_event = at;
+    b->store_event = at + s->use_at[units];
+    b->sqnorm_event = b->store_event + units;
+    b->early_event = b->sqnorm_event + units;
+    b->late_event = b->early_event + units;
+    b->whole_event = b->late_event + units;
+    b->enter_event = b->whole_event + units;
+    b->first_event = b->enter_event + units;
+    b->host = add_event(b, (LpEvent){LP_HOST, -1, -1, -1, 0, ALWAYS});
+    b->input = add_event(b, (LpEvent){LP_INPUT, -1, -1, -1, p->input_load.median_ns, ALWAYS});
+    int place = 0, stored = 0;
+    for (int i = 0; i < g->node.count; i++) {
+        bool gate = i == 0 || i == s->input_first || i == s->loss_first;
+        for (; place < s->n_place && s->use_first[s->use_at[s->place_unit[place]] + s->place_use[place]] == i; place++) {
+            int u = s->place_unit[place], k = s->place_use[place];
+            gate = true;
+            b->load_event[s->use_at[u] + k] =
+                add_event(b, (LpEvent){LP_LOAD, u, k, -1, p->unit[u].load.median_ns, {u, k, k, -1, -1}});
+            if (k == 0 && g->unit[u].grad_bytes > 0)
+                b->enter_event[u] = add_event(b, (LpEvent){LP_ENTER, u, 0, -1, p->unit[u].load.median_ns, {u, 0, 0, -1, -1}});
+        }
+        b->kernel_event[i] = gate ? add_event(b, (LpEvent){LP_KERNEL, -1, -1, i, 0, ALWAYS}) : -1;
+        b->gate[i] = gate ? i : b->gate[i - 1];
+        for (; stored < s->n_arrived && s->last_grad[s->arrived[stored]] == i; stored++) {
+            int u = s->arrived[stored];
+            b->store_event[u] = add_event(b, (LpEvent){LP_STORE, u, -1, -1, p->unit[u].store.median_ns, when_stored(b, u)});
+        }
+        if (i == s->loss_last)
+            b->loss = add_event(b, (LpEvent){LP_LOSS, -1, -1, -1, p->loss_store.median_ns, ALWAYS});
+    }
+    for (int i = 0; i < s->n_arrived; i++) {
+        int u = s->arrived[i];
+        b->sqnorm_event[u] = add_event(b, (LpEvent){LP_SQNORM, u, -1, -1, p->unit[u].norm.median_ns, ALWAYS});
+        if (!b->m->domain.clip)
+            b->early_event[u] =
+                add_event(b, (LpEvent){LP_EARLY, u, -1, -1, p->unit[u].update.median_ns, when_late(b, u, false)});
+    }
+    b->norm = add_event(b, (LpEvent){LP_NORM, -1, -1, -1, p->clip.median_ns, ALWAYS});
+    for (int i = 0; i < s->n_arrived && b->m->domain.clip; i++) {
+        int u = s->arrived[i];
+        b->early_event[u] = add_event(b, (LpEvent){LP_EARLY, u, -1, -1, p->unit[u].update.median_ns, when_late(b, u, false)});
+    }
+    for (int i = 0; i < s->n_late; i++) {
+        int u = s->late[i];
+        b->late_event[u] = add_event(b, (LpEvent){LP_LATE, u, -1, -1, p->unit[u].update.median_ns, when_late(b, u, true)});
+    }
+    for (int i = 0; i < s->n_late; i++) {
+        int u = s->late[i];
+        b->whole_event[u] = add_event(b, (LpEvent){LP_WHOLE, u, -1, -1, p->unit[u].update.median_ns, ALWAYS});
+        if (b->m->domain.clip)
+            b->first_event[u] = add_event(b, (LpEvent){LP_FIRST, u, -1, -1, p->unit[u].update.median_ns, ALWAYS});
+    }
+    return ST_OK;
+}
+
+static LpEdge *add_edge(Build *b, int from, int to, int span)
+{
+    LpEdge *e = &b->m->edge[b->m->n_edge++];
+    *e = (LpEdge){.from = from, .to = to, .span = span, .when = ALWAYS};
+    return e;
+}
+
+static LpEdge *add_conditional(Build *b, int from, int to, int span, LpWhen when, int periods, int64_t slack_ns)
+{
+    LpEdge *e = add_edge(b, from, to, span);
+    e->when = when;
+    e->periods = periods;
+    e->slack_ns = slack_ns;
+    return e;
+}
+
+/* From the end of a kernel. */
+static LpEdge *after_kernel(Build *b, int kernel, int to, int span)
+{
+    LpEdge *e = add_edge(b, b->kernel_event[b->gate[kernel]], to, span);
+    e->first = b->gate[kernel];
+    e->last = kernel + 1;
+    return e;
+}
+
+static int64_t least(const Build *b, int first, int last)
+{
+    return first < last ? b->least[last] - b->least[first] : 0;
+}
+
+static void add_compute(Build *b)
+{
+    const Scan *s = &b->scan;
+    int n = b->g->node.count;
+    for (int i = 1; i < n; i++)
+        if (b->kernel_event[i] >= 0)
+            after_kernel(b, i - 1, b->kernel_event[i], 0);
+    after_kernel(b, n - 1, b->kernel_event[0], 1);
+    add_edge(b, b->host, b->kernel_event[0], 0);
+    add_edge(b, b->host, b->input, 0);
+    add_edge(b, b->input, b->host, 1);
+    add_edge(b, b->loss, b->host, 2);
+    add_edge(b, b->norm, b->host, 2);
+    if (s->input_first >= 0) {
+        add_edge(b, b->input, b->kernel_event[s->input_first], 0);
+        after_kernel(b, s->input_last, b->input, 1);
+    }
+    after_kernel(b, s->loss_last, b->loss, 0);
+    add_edge(b, b->loss, b->kernel_event[s->loss_first], 1);
+}
+
+/* From the update of a unit to its next load: without that, the first use comes after the update, then the last kernel that
+ * reads the inputs, their next load and so all loads. *periods more periods than one, and *slack at least for that path. */
+static void update_to_load(const Build *b, int u, int *periods, int64_t *slack)
+{
+    const Scan *s = &b->scan;
+    int n = b->g->node.count, first = s->first_read[u];
+    int64_t load = b->p->input_load.median_ns;
+    *periods = 2;
+    *slack = 0; /* without inputs: by the norm of the next step and the host */
+    if (s->input_last >= first) {
+        *periods = 1;
+        *slack = least(b, first, s->input_last + 1) + load;
+    } else if (s->input_last >= 0) {
+        *slack = least(b, first, n) + least(b, 0, s->input_last + 1) + load;
+    }
+}
+
+static void add_loads(Build *b)
+{
+    const Scan *s = &b->scan;
+    int before = b->input, n = b->g->node.count;
+    for (int i = 0; i < s->n_place; i++) {
+        int u = s->place_unit[i], k = s->place_use[i], at = s->use_at[u];
+        int load = b->load_event[at + k], kernel = s->use_first[at + k];
+        LpWhen here = b->m->event[load].there;
+        add_edge(b, before, load, 0);
+        before = load;
+        if (s->input_first >= 0 && kernel >= s->input_first)
+            add_edge(b, load, b->kernel_event[kernel], 0);
+        else
+            add_conditional(b, load, b->kernel_event[kernel], 0, here, 2, 0);
+        int last = s->use_last[at + b->g->unit[u].n_use - 1];
+        if (last > s->input_last) {
+            LpEdge *e = after_kernel(b, last, load, 1);
+            e->when = here;
+            e->periods = s->input_last >= 0 ? 1 : 2;
+            e->slack_ns = s->input_last >= 0 ? least(b, last + 1, n) + least(b, 0, s->input_last + 1) +
+                                                   b->p->input_load.median_ns
+                                             : 0;
+        }
+        if (b->g->unit[u].grad_bytes == 0)
+            continue;
+        int periods;
+        int64_t slack;
+        update_to_load(b, u, &periods, &slack);
+        add_conditional(b, b->early_event[u], load, 1, here, periods, slack);
+        here.late = 1;
+        add_conditional(b, b->late_event[u], load, 1, here, periods, slack);
+    }
+    add_edge(b, before, b->input, 1);
+}
+
+static void add_stores(Build *b)
+{
+    const Scan *s = &b->scan;
+    for (int i = 0; i < s->n_arrived; i++) {
+        int u = s->arrived[i], store = b->store_event[u];
+        after_kernel(b, s->last_grad[u], store, 0);
+        add_edge(b, store, b->sqnorm_event[u], 0);
+        if (i > 0)
+            add_edge(b, b->store_event[s->arrived[i - 1]], store, 0);
+        /* else the loss is stored before the next one is computed, and u's gradient comes after that */
+        add_conditional(b, b->loss, store, 0, when_stored(b, u), 1, least(b, s->loss_first, s->last_grad[u] + 1));
+    }
+    add_edge(b, b->store_event[s->arrived[s->n_arrived - 1]], b->loss, 1);
+    add_edge(b, b->loss, b->loss, 1);
+}
+
+/* A kernel that reads the unit from host memory, or a load of it, after its last gradient: the update waits. */
+static void add_stragglers(Build *b, int u)
+{
+    const Scan *s = &b->scan;
+    int n = b->g->node.count, grad = s->last_grad[u], all = s->last_grad[s->arrived[s->n_arrived - 1]];
+    for (int k = 0; k < b->g->unit[u].n_use; k++) {
+        int first = s->use_first[s->use_at[u] + k], last = s->use_last[s->use_at[u] + k];
+        for (int late = 0; late <= 1; late++) {
+            int update = late ? b->late_event[u] : b->early_event[u];
+            if (last > (late ? all : grad)) {
+                LpEdge *e = after_kernel(b, last, update, 0);
+                e->when = (LpWhen){u, k + 1, b->g->unit[u].n_use, -1, late};
+                e->periods = 1;
+                e->slack_ns = least(b, last + 1, n) + least(b, 0, grad + 1);
+            }
+            if (first > (late ? all : grad))
+                add_conditional(b, b->load_event[s->use_at[u] + k], update, 0, (LpWhen){u, k, k, -1, late}, 2, 0);
+        }
+    }
+}
+
+static void add_updates(Build *b)
+{
+    const Scan *s = &b->scan;
+    int tail = -1; /* of the CPU's steps before the late updates */
+    bool clip = b->m->domain.clip;
+    for (int i = 0; i < s->n_arrived; i++) {
+        int u = s->arrived[i];
+        if (tail >= 0)
+            add_edge(b, tail, b->sqnorm_event[u], 0);
+        tail = b->sqnorm_event[u];
+        if (clip)
+            continue;
+        add_edge(b, tail, b->early_event[u], 0);
+        tail = b->early_event[u];
+    }
+    add_edge(b, tail, b->norm, 0);
+    tail = b->norm;
+    for (int i = 0; clip && i < s->n_arrived; i++) {
+        add_edge(b, tail, b->early_event[s->arrived[i]], 0);
+        tail = b->early_event[s->arrived[i]];
+    }
+    int first = b->sqnorm_event[s->arrived[0]];
+    add_edge(b, tail, first, 1);
+    int64_t norms = 0;
+    for (int i = 0; i < s->n_arrived; i++) {
+        int u = s->arrived[i];
+        norms += b->p->unit[u].norm.median_ns;
+        add_edge(b, b->sqnorm_event[u], b->late_event[u], 0);
+        /* else the square sums of the next step come after the tail, and u's late update after its own */
+        add_conditional(b, tail, b->late_event[u], 0, when_late(b, u, true), 1, norms);
+        add_stragglers(b, u);
+    }
+    for (int i = 0; i < s->n_late; i++) {
+        int u = s->late[i], kernel = b->kernel_event[s->first_read[u]];
+        if (i > 0)
+            add_edge(b, b->late_event[s->late[i - 1]], b->late_event[u], 0);
+        add_edge(b, b->early_event[u], kernel, 1);
+        add_edge(b, b->late_event[u], kernel, 1);
+    }
+    add_edge(b, b->late_event[s->late[s->n_late - 1]], first, 1);
+}
+
+/* What is implied by the others at whole choices. */
+static void add_implied(Build *b)
+{
+    const Scan *s = &b->scan;
+    bool clip = b->m->domain.clip;
+    int64_t norms = clip ? b->p->clip.median_ns : 0;
+    for (int i = 0; clip && i < s->n_arrived; i++)
+        norms += b->p->unit[s->arrived[i]].norm.median_ns;
+    for (int i = 0; i < s->n_late; i++) {
+        int u = s->late[i], kernel = b->kernel_event[s->first_read[u]];
+        add_edge(b, clip ? b->norm : b->sqnorm_event[u], b->whole_event[u], 0);
+        add_edge(b, b->whole_event[u], b->enter_event[u], 1);
+        add_edge(b, b->early_event[u], b->enter_event[u], 1);
+        /* else the next step's square sums come in between */
+        add_conditional(b, b->late_event[u], b->enter_event[u], 1, when_late(b, u, true), 1,
+                        norms + b->p->unit[u].update.median_ns);
+        add_edge(b, b->enter_event[u], kernel, 0);
+        if (!clip)
+            continue;
+        add_edge(b, i > 0 ? b->first_event[s->late[i - 1]] : b->norm, b->first_event[u], 0);
+        add_edge(b, b->first_event[u], kernel, 1);
+    }
+}
+
+/* Edges of span 0 first, by `from`: events are numbered in program order. */
+static Status sort_edges(Build *b)
+{
+    LpModel *m = b->m;
+    int *first = ARENA_NEW(b->a, int, m->n_event + 2);
+    LpEdge *sorted = ARENA_NEW(b->a, LpEdge, m->n_edge);
+    if (!first || !sorted)
+        return diag_oom(b->d);
+    for (int i = 0; i < m->n_edge; i++) {
+        const LpEdge *e = &m->edge[i];
+        if (e->span == 0 && e->from >= e->to)
+            return diag_fail(b->d, ST_FAILED, "an ordering of the linear model leads backwards");
+        m->n_forward += e->span == 0;
+        first[(e->span == 0 ? e->from : m->n_event) + 1]++;
+    }
+    for (int i = 0; i <= m->n_event; i++)
+        first[i + 1] += first[i];
+    for (int i = 0; i < m->n_edge; i++)
+        sorted[first[m->edge[i].span == 0 ? m->edge[i].from : m->n_event]++] = m->edge[i];
+    m->edge = sorted;
+    return ST_OK;
+}
+
+static Status build(Build *b)
+{
+    TRY(make_groups(b));
+    TRY(time_kernels(b));
+    TRY(scan_graph(b));
+    TRY(make_events(b));
+    b->m->edge = ARENA_NEW(b->a, LpEdge, (size_t)b->m->n_event + 5 * (size_t)b->scan.n_place + 24 * (size_t)b->g->n_unit +
+                                              4 * (size_t)b->scan.use_at[b->g->n_unit] + 16);
+    if (!b->m->edge)
+        return diag_oom(b->d);
+    add_compute(b);
+    add_loads(b);
+    add_stores(b);
+    add_updates(b);
+    add_implied(b);
+    return sort_edges(b);
+}
+
+Status lp_model_build(Diag *d, Arena *a, const Graph *g, const Profile *p, const LpDomain *domain, LpModel **out)
+{
+    *out = NULL;
+    LpModel *m = ARENA_NEW(a, LpModel, 1);
+    if (!m)
+        return diag_oom(d);
+    m->graph = g;
+    m->profile = p;
+    m->domain = *domain;
+    Build b = {.d = d, .a = a, .g = g, .p = p, .m = m};
+    TRY(build(&b));
+    *out = m;
+    return ST_OK;
+}
+
+/* ---- choices ----------------------------------------------------------------------------------------------------------------- */
+
+bool lp_holds(const LpModel *m, const LpWhen *w, int c)
+{
+    if (w->unit < 0)
+        return true;
+    const LpGroup *group = &m->group[m->group_of_unit[w->unit]];
+    const UnitPlan *u = &group->choice[(size_t)c * (size_t)group->n_unit + (size_t)m->place_in_group[w->unit]];
+    return u->first_gpu_use >= w->low && u->first_gpu_use <= w->high && (w->grad < 0 || w->grad == (int)u->grad) &&
+           (w->late < 0 || (w->late != 0) == u->late);
+}
+
+Status lp_choices_of_plan(Diag *d, const LpModel *m, const UnitPlan *unit, int *choice)
+{
+    for (int i = 0; i < m->n_group; i++) {
+        const LpGroup *group = &m->group[i];
+        choice[i] = -1;
+        for (int c = 0; c < group->n_choice && choice[i] < 0; c++) {
+            bool same = true;
+            for (int k = 0; k < group->n_unit; k++) {
+                const UnitPlan *x = &unit[group->unit[k]], *y = &group->choice[(size_t)c * (size_t)group->n_unit + (size_t)k];
+                bool trains = m->graph->unit[group->unit[k]].grad_bytes > 0;
+                same = same && x->first_gpu_use == y->first_gpu_use && (!trains || (x->grad == y->grad && x->late == y->late));
+            }
+            if (same)
+                choice[i] = c;
+        }
+        if (choice[i] < 0)
+            return diag_fail(d, ST_FAILED, "unit %s: its choice is not one of those compared",
+                             m->graph->unit[group->unit[0]].name);
+    }
+    return ST_OK;
+}
+
+void lp_plan_of_choices(const LpModel *m, const int *choice, UnitPlan *unit)
+{
+    for (int i = 0; i < m->n_group; i++) {
+        const LpGroup *group = &m->group[i];
+        for (int k = 0; k < group->n_unit; k++)
+            unit[group->unit[k]] = group->choice[(size_t)choice[i] * (size_t)group->n_unit + (size_t)k];
+    }
+}

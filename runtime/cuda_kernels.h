@@ -1,0 +1,91 @@
+/* cuda_kernels.h - the kernels of the CUDA backend as C sees them.
+ *
+ * Each function enqueues what its op means (ferry_ops.def) on one CUDA stream and returns a cudaError_t as int, 0 when
+ * all went well. The call was checked (kernel_check.c). Pointers are device memory or pinned host memory. Every result
+ * depends on the call alone: sums are taken in a fixed order, and there are no floating atomics. */
+#ifndef FERRY_RUNTIME_CUDA_KERNELS_H
+#define FERRY_RUNTIME_CUDA_KERNELS_H
+
+#include "runtime/ferry.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* What a kernel found wrong with its data; only the first one is kept. The report lies in pinned memory, the claim that
+ * makes one thread its only writer in device memory, where atomics work. */
+typedef enum ferryi_cuda_fault {
+    FERRYI_FAULT_ROW = 1, /* a: the id, b: rows */
+    FERRYI_FAULT_LABEL,   /* a: the label, b: classes, c: the label that is ignored */
+    FERRYI_FAULT_INDEX,   /* a: the index, b: elements of the axis */
+    FERRYI_FAULT_PLACE,   /* a: the place, b: elements */
+    FERRYI_FAULT_VALUE,   /* a, b: the operands of a whole-number function that has no value */
+} ferryi_cuda_fault;
+
+typedef struct ferryi_cuda_report {
+    int64_t ready; /* written last */
+    int64_t fault, op, fn, dtype, position, a, b, c;
+} ferryi_cuda_report;
+
+typedef struct ferryi_cuda_call {
+    void *stream;               /* cudaStream_t */
+    uint32_t *claim;            /* device memory */
+    ferryi_cuda_report *report; /* pinned */
+    int processors;
+    void *scratch; /* device memory of this stream, for one call at a time */
+    int64_t scratch_bytes;
+} ferryi_cuda_call;
+
+/* cuda_elementwise.cu */
+int ferryi_cuda_unary(const ferryi_cuda_call *c, const ferry_kernel *k);
+int ferryi_cuda_unary_grad(const ferryi_cuda_call *c, const ferry_kernel *k);
+int ferryi_cuda_binary(const ferryi_cuda_call *c, const ferry_kernel *k); /* and its gradients */
+int ferryi_cuda_dropout(const ferryi_cuda_call *c, const ferry_kernel *k);
+
+/* cuda_move.cu: any type */
+int ferryi_cuda_where(const ferryi_cuda_call *c, const ferry_kernel *k);
+int ferryi_cuda_copy_kernel(const ferryi_cuda_call *c, const ferry_kernel *k);
+int ferryi_cuda_fill(const ferryi_cuda_call *c, const ferry_kernel *k);
+int ferryi_cuda_cast(const ferryi_cuda_call *c, const ferry_kernel *k);
+/* y[i] = x[i], or y[i] + x[i], of `bytes` bytes by few blocks with wide accesses: what crosses the link does so once and
+ * leaves the rest of the GPU to other kernels. dtype counts only for adding. */
+int ferryi_cuda_stream_copy(void *stream, void *y, const void *x, int64_t bytes, ferry_dtype t, bool add);
+
+/* cuda_reduce.cu */
+int ferryi_cuda_reduce(const ferryi_cuda_call *c, const ferry_kernel *k);
+int ferryi_cuda_layernorm_dp(const ferryi_cuda_call *c, const ferry_kernel *k);
+
+/* cuda_rows.cu */
+int ferryi_cuda_softmax(const ferryi_cuda_call *c, const ferry_kernel *k);
+int ferryi_cuda_softmax_grad(const ferryi_cuda_call *c, const ferry_kernel *k);
+int ferryi_cuda_layernorm(const ferryi_cuda_call *c, const ferry_kernel *k);
+int ferryi_cuda_layernorm_dx(const ferryi_cuda_call *c, const ferry_kernel *k);
+int ferryi_cuda_xent(const ferryi_cuda_call *c, const ferry_kernel *k);
+int ferryi_cuda_xent_grad(const ferryi_cuda_call *c, const ferry_kernel *k);
+int ferryi_cuda_topk(const ferryi_cuda_call *c, const ferry_kernel *k);
+
+/* cuda_index.cu */
+int ferryi_cuda_embedding(const ferryi_cuda_call *c, const ferry_kernel *k);
+int ferryi_cuda_embedding_grad(const ferryi_cuda_call *c, const ferry_kernel *k);
+int ferryi_cuda_ravel(const ferryi_cuda_call *c, const ferry_kernel *k);
+int ferryi_cuda_scatter(const ferryi_cuda_call *c, const ferry_kernel *k);
+int ferryi_cuda_scatter_grad(const ferryi_cuda_call *c, const ferry_kernel *k);
+/* Bytes of scratch that the calls with ids take to sort them; the others need 1 MiB at most. */
+int64_t ferryi_cuda_sort_bytes(int64_t ids);
+
+/* cuda_window.cu */
+int ferryi_cuda_conv(const ferryi_cuda_call *c, const ferry_kernel *k);
+int ferryi_cuda_conv_dx(const ferryi_cuda_call *c, const ferry_kernel *k);
+int ferryi_cuda_conv_dw(const ferryi_cuda_call *c, const ferry_kernel *k);
+int ferryi_cuda_maxpool(const ferryi_cuda_call *c, const ferry_kernel *k);
+int ferryi_cuda_maxpool_grad(const ferryi_cuda_call *c, const ferry_kernel *k);
+int ferryi_cuda_avgpool(const ferryi_cuda_call *c, const ferry_kernel *k);
+int ferryi_cuda_avgpool_grad(const ferryi_cuda_call *c, const ferry_kernel *k);
+int ferryi_cuda_batchnorm(const ferryi_cuda_call *c, const ferry_kernel *k);
+int ferryi_cuda_batchnorm_dx(const ferryi_cuda_call *c, const ferry_kernel *k);
+int ferryi_cuda_batchnorm_dp(const ferryi_cuda_call *c, const ferry_kernel *k);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
