@@ -1,18 +1,20 @@
 /* ferryc inspect - what a model is made of. */
 #include "driver/driver.h"
+#include "graph/ops_list.h"
 
 #include <string.h>
 
-enum { OPT_JSON = 0x200 };
+enum { OPT_JSON = 0x200, OPT_OPS };
 
 static const struct argp_option OPTIONS[] = {
     {"json", OPT_JSON, 0, 0, "print JSON", 0},
+    {"ops", OPT_OPS, 0, 0, "print the table of supported operators; needs no model", 0},
     {0},
 };
 
 typedef struct Args {
     ModelArgs model;
-    bool json;
+    bool json, ops;
 } Args;
 
 static error_t parse(int key, char *arg, struct argp_state *state)
@@ -25,13 +27,16 @@ static error_t parse(int key, char *arg, struct argp_state *state)
     case OPT_JSON:
         a->json = true;
         break;
+    case OPT_OPS:
+        a->ops = true;
+        break;
     case ARGP_KEY_ARG:
         if (a->model.options.path)
             argp_error(state, "one model at a time: '%s' is one too many", arg);
         a->model.options.path = arg;
         break;
     case ARGP_KEY_END:
-        if (!a->model.options.path)
+        if (!a->model.options.path && !a->ops)
             argp_error(state, "which model? ferryc inspect MODEL.onnx");
         break;
     default:
@@ -134,6 +139,20 @@ static void print_json(const Graph *g, Text *t)
     text_add(t, "\n], \"forward_bytes\": %lld}\n", (long long)activation_bytes(g));
 }
 
+static Status print_ops(Diag *d, bool json)
+{
+    Text text = {0};
+    if (json)
+        ops_list_json(&text);
+    else
+        ops_list_table(&text);
+    Status status = text.failed ? diag_oom(d) : ST_OK;
+    if (status == ST_OK)
+        fputs(text.at, stdout);
+    text_free(&text);
+    return status;
+}
+
 int cmd_inspect(int argc, char **argv)
 {
     Diag diag = {0};
@@ -151,8 +170,9 @@ int cmd_inspect(int argc, char **argv)
     model_args_finish(&args.model);
     Model *model = NULL;
     Graph *graph = NULL;
-    Status status = graph_from_options(&diag, arena, &args.model.options, &model, &graph);
-    if (status == ST_OK) {
+    Status status = args.ops ? print_ops(&diag, args.json)
+                             : graph_from_options(&diag, arena, &args.model.options, &model, &graph);
+    if (status == ST_OK && !args.ops) {
         Text text = {0};
         if (args.json)
             print_json(graph, &text);

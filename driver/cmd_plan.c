@@ -18,6 +18,7 @@ enum {
     OPT_JSON,
     OPT_FORCE,
     OPT_DUMP,
+    OPT_CROSS,
 };
 
 static const struct argp_option OPTIONS[] = {
@@ -28,6 +29,8 @@ static const struct argp_option OPTIONS[] = {
     {"mode", OPT_MODE, "GLOB=MODE", 0, "gfgb, dha or dfgb for units whose name matches (may be repeated)", 0},
     {"reserve-factor", OPT_RESERVE, "F", 0, "go-memferry: share of the gradient bytes kept on the device, 0 to 1", 0},
     {"clip", OPT_CLIP, 0, 0, "order updates after the gradient norm, so that the trainer can clip it", 0},
+    {"cross-check", OPT_CROSS, 0, 0,
+     "solve the planning problem once more with GLPK's branch and bound and compare", 0},
     {"output", 'o', "FILE", 0, "where to write (default plan.yaml)", 0},
     {"overwrite", 'f', 0, 0, "overwrite a file that ferryc did not write", 0},
     {"dry-run", OPT_DRY_RUN, 0, 0, "print the result, write nothing", 0},
@@ -42,7 +45,7 @@ typedef struct Args {
     VEC(ModeRule) rule;
     Diag *diag;
     const char *profile, *output;
-    bool overwrite, dry_run, json, force;
+    bool overwrite, dry_run, json, force, cross;
 } Args;
 
 static void parse_size(Args *a, struct argp_state *state, const char *option, const char *arg, int64_t *out)
@@ -111,6 +114,9 @@ static error_t parse(int key, char *arg, struct argp_state *state)
     case OPT_JSON:
         a->json = true;
         break;
+    case OPT_CROSS:
+        a->cross = true;
+        break;
     case OPT_FORCE:
         a->force = true;
         break;
@@ -139,6 +145,13 @@ static Status plan(Diag *d, Arena *arena, const Args *args)
     Status status = profile_load(d, arena, args->profile, args->force, args->options.dump_after, &profile, &model, &graph);
     if (status == ST_OK)
         status = plan_make(d, arena, graph, profile, &args->options, &plan);
+    if (status == ST_OK && args->cross) {
+        Text table = {0};
+        status = plan_cross_check(d, arena, graph, profile, &args->options, plan, &table);
+        if (table.at)
+            fputs(table.at, args->json ? stderr : stdout);
+        text_free(&table);
+    }
     if (status == ST_OK && !args->dry_run)
         status = plan_write(d, graph, profile, plan, args->output, args->overwrite);
     if (status == ST_OK) {

@@ -18,8 +18,8 @@ static Status gather_updates(Autodiff *a, const Node *n, int dy)
     return grad_write(a, n->arg[2], &g, false, (int[FERRY_MAX_ARGS]){-1, dy, n->arg[3]});
 }
 
-/* y; data, updates, ids. Replacing takes the old element's gradient away, adding changes none; otherwise one kernel finds
- * both gradients, and what nobody wants of them goes into a temporary. */
+/* y; data, updates, ids. Replacing takes the old element's gradient away, adding changes none; otherwise one kernel
+ * finds both gradients, and what nobody wants of them goes into a temporary. */
 Status grad_scatter_rows(Autodiff *a, const Node *n)
 {
     int dy = grad_in(a, n, 0), data = n->arg[1], updates = n->arg[2];

@@ -1,11 +1,40 @@
 /* grad_nn.c - gradients of softmax, normalization, embedding and loss. */
 #include "graph/grad.h"
 
+/* A Where chooses between the tensor and something else. */
+static bool where_reads(const Autodiff *a, int tensor)
+{
+    int root = graph_root(a->g, tensor);
+    for (int i = a->reader_at[root]; i < a->reader_at[root + 1]; i++)
+        if (a->g->node.at[a->reader[i]].call.op == FERRY_OP_WHERE)
+            return true;
+    return false;
+}
+
+/* dx = y == y ? dx : 0 */
+static Status softmax_without_nan(Autodiff *a, const Node *n, const ferry_kernel *g)
+{
+    const int64_t one = 1, zero_stride = 0, count = g->m * g->n;
+    int y = n->arg[0], number, zero, dx;
+    TRY(graph_add_tensor(a->d, a->g, graph_made_up_name(a->g, n->name), TENSOR_VALUE, FERRY_BOOL, 1, &count, &number));
+    ferry_kernel equal = call_binary(FERRY_OP_BINARY, g->dtype, FERRY_EQUAL, 1, &count, &one, &one);
+    TRY(grad_emit(a, &equal, (int[]){number, y, y}));
+    TRY(graph_add_scalar(a->d, a->g, 0, &zero));
+    TRY(grad_temp(a, n->arg[1], 1, &count, &dx));
+    TRY(grad_emit(a, g, (int[]){dx, grad_in(a, n, 0), y}));
+    ferry_kernel choose = call_where(g->dtype, 1, &count, &one, &one, &zero_stride);
+    return grad_write(a, n->arg[1], &choose, false, (int[FERRY_MAX_ARGS]){-1, number, dx, zero});
+}
+
+/* A row of which every element is masked with -infinity is NaN. Models that allow for such rows put a 0 in their place with
+ * a Where; no gradient comes back then, but 0 * NaN would be NaN, and so the rule keeps it out. */
 Status grad_softmax(Autodiff *a, const Node *n)
 {
     ferry_kernel g = call_new(FERRY_OP_SOFTMAX_GRAD, n->call.dtype);
     g.m = n->call.m;
     g.n = n->call.n;
+    if (where_reads(a, n->arg[0]))
+        return softmax_without_nan(a, n, &g);
     return grad_write(a, n->arg[1], &g, false, (int[FERRY_MAX_ARGS]){-1, grad_in(a, n, 0), n->arg[0]});
 }
 

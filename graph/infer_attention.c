@@ -24,8 +24,8 @@ Status infer_rms_normalization(Diag *d, Model *m, ModelNode *n)
     return set_out(d, m, n, 0, scale->dtype, x->rank, x->dim);
 }
 
-/* X [batch, heads, seq, size] or [batch, seq, heads * size]; tables [positions, r / 2] with position ids [batch, seq], or
- * [batch, seq, r / 2] without. */
+/* X [batch, heads, seq, size] or [batch, seq, heads * size]; tables [positions, r / 2] with position ids [batch, seq],
+ * or [batch, seq, r / 2] without. */
 Status infer_rotary_embedding(Diag *d, Model *m, ModelNode *n)
 {
     TRY(node_arity(d, m, n, 3, 4));
@@ -57,10 +57,11 @@ Status attention_read(Diag *d, const Model *m, const ModelNode *n, AttentionShap
     const Value *q = node_in(m, n, 0), *k = node_in(m, n, 1), *v = node_in(m, n, 2);
     *out = (AttentionShape){.flat = q->rank == 3};
     if ((q->rank != 3 && q->rank != 4) || k->rank != q->rank || v->rank != q->rank)
-        return node_fail(d, m, n, "Q, K and V have %d, %d and %d dimensions, not 3 or 4 each", q->rank, k->rank, v->rank);
+        return node_fail(d, m, n, "Q, K and V have %d, %d and %d dimensions, not 3 or 4 each", q->rank, k->rank,
+                         v->rank);
     int64_t heads = node_attr_int(n, "q_num_heads", 0), kv_heads = node_attr_int(n, "kv_num_heads", 0);
-    if (out->flat && (heads < 1 || kv_heads < 1 || q->dim[2] % heads != 0 || k->dim[2] % kv_heads != 0 ||
-                      v->dim[2] % kv_heads != 0))
+    if (out->flat &&
+        (heads < 1 || kv_heads < 1 || q->dim[2] % heads != 0 || k->dim[2] % kv_heads != 0 || v->dim[2] % kv_heads != 0))
         return node_fail(d, m, n, "q_num_heads %lld and kv_num_heads %lld do not divide the columns", (long long)heads,
                          (long long)kv_heads);
     out->heads = out->flat ? heads : q->dim[1];

@@ -1,8 +1,8 @@
 /* infer_if.c - an If whose condition is known when compiling, as those are that an exporter leaves of a model's own
  * conditions on shapes: one branch is taken, the nodes of the other are dead.
  *
- * needs: both branches in the flat graph, under guards (onnx_import.c)   fills: the If's inputs, only those of the branch
- * keeps: everything else                                                 spoils: nothing */
+ * needs: both branches in the flat graph, under guards (onnx_import.c)   fills: the If's inputs, only those of the
+ * branch keeps: everything else                                                 spoils: nothing */
 #include "graph/fold.h"
 
 static bool is_true(const Value *condition)
@@ -12,11 +12,13 @@ static bool is_true(const Value *condition)
 
 static Status condition_fail(Diag *d, const Model *m, const ModelNode *n, const Value *condition)
 {
-    node_fail(d, m, n, "its condition \"%s\" depends on the contents of the inputs or is not one bool", condition->name);
+    node_fail(d, m, n, "its condition \"%s\" depends on the contents of the inputs or is not one bool",
+              condition->name);
     return diag_hint(d, "only conditions on shapes and constants are supported");
 }
 
-/* A branch inside a branch that is not taken may have a condition that nobody computed, so the outer ones decide too. */
+/* A branch inside a branch that is not taken may have a condition that nobody computed, so the outer ones decide too.
+ */
 Status guard_skips(Diag *d, Model *m, const ModelNode *n, bool *out)
 {
     const Value *unknown = NULL;

@@ -1,8 +1,8 @@
 /* lower_attention.c - the normalizations and the attention of transformers, as compositions of kernels.
  *
- * Attention is softmax(alpha * Q K^T + bias) V for each head. The heads of a group share one key head: with queries seen as
- * [batch, kv_heads, group, rows, size] the product reads each key once for a whole group, by a stride of 0, and nothing is
- * repeated in memory. */
+ * Attention is softmax(alpha * Q K^T + bias) V for each head. The heads of a group share one key head: with queries
+ * seen as [batch, kv_heads, group, rows, size] the product reads each key once for a whole group, by a stride of 0, and
+ * nothing is repeated in memory. */
 #include <math.h>
 #include <string.h>
 
@@ -20,10 +20,11 @@ static uint32_t axes_from(int axis, int rank)
     return (((uint32_t)1 << rank) - 1) & ~(((uint32_t)1 << axis) - 1);
 }
 
-/* ---- normalizations ------------------------------------------------------------------------------------------------------ */
+/* ---- normalizations
+ * ------------------------------------------------------------------------------------------------------ */
 
-/* Step by step where the kernel does not serve: the mean or the inverse deviation is used (and has a gradient then), or scale
- * and bias are broadcast. */
+/* Step by step where the kernel does not serve: the mean or the inverse deviation is used (and has a gradient then), or
+ * scale and bias are broadcast. */
 Status lower_layer_norm(Diag *d, Lowering *l, ModelNode *n)
 {
     int axis;
@@ -64,7 +65,8 @@ Status lower_rms_norm(Diag *d, Lowering *l, ModelNode *n)
     return build_give(&b, 0, build_binary(&b, FERRY_MUL, y, scale));
 }
 
-/* ---- rotary positions ---------------------------------------------------------------------------------------------------- */
+/* ---- rotary positions
+ * ---------------------------------------------------------------------------------------------------- */
 
 /* Columns first, first + step, .. of the last axis. */
 static int columns(Build *b, int x, int64_t first, int64_t step, int64_t count)
@@ -88,8 +90,8 @@ static int positions(Build *b, int table, int ids, int64_t batch, int64_t seq, b
     return build_view(b, table, 4, heads_first ? before : after);
 }
 
-/* Pairs (x1, x2) of the first columns are turned by each position's angle: neighbours when interleaved, else one from each
- * half. */
+/* Pairs (x1, x2) of the first columns are turned by each position's angle: neighbours when interleaved, else one from
+ * each half. */
 Status lower_rotary_embedding(Diag *d, Lowering *l, ModelNode *n)
 {
     Build b = build_start(d, l, n);
@@ -106,7 +108,8 @@ Status lower_rotary_embedding(Diag *d, Lowering *l, ModelNode *n)
     cosine = positions(&b, cosine, ids, t.dim[0], seq, heads_first);
     sine = positions(&b, sine, ids, t.dim[0], seq, heads_first);
     int x1 = columns(&b, x, 0, pairs ? 2 : 1, half), x2 = columns(&b, x, pairs ? 1 : half, pairs ? 2 : 1, half);
-    int real = build_binary(&b, FERRY_SUB, build_binary(&b, FERRY_MUL, x1, cosine), build_binary(&b, FERRY_MUL, x2, sine));
+    int real =
+        build_binary(&b, FERRY_SUB, build_binary(&b, FERRY_MUL, x1, cosine), build_binary(&b, FERRY_MUL, x2, sine));
     int imaginary =
         build_binary(&b, FERRY_ADD, build_binary(&b, FERRY_MUL, x1, sine), build_binary(&b, FERRY_MUL, x2, cosine));
     TRY(b.status);
@@ -122,10 +125,11 @@ Status lower_rotary_embedding(Diag *d, Lowering *l, ModelNode *n)
     return build_give(&b, 0, y);
 }
 
-/* ---- attention ----------------------------------------------------------------------------------------------------------- */
+/* ---- attention
+ * ----------------------------------------------------------------------------------------------------------- */
 
-/* What a score gets: `allowed` (bool, -1: all) says which columns a row sees, `added` (-1: nothing) is added. some: whether a
- * row sees any column, -1 when each does. */
+/* What a score gets: `allowed` (bool, -1: all) says which columns a row sees, `added` (-1: nothing) is added. some:
+ * whether a row sees any column, -1 when each does. */
 typedef struct Bias {
     int allowed, added, some;
     int all_allowed, all_added; /* the same as they are given: rows that see nothing stay so */
@@ -253,7 +257,8 @@ Status lower_attention(Diag *d, Lowering *l, ModelNode *n)
     Build b = build_start(d, l, n);
     TRY(attention_read(d, l->model, n, &s));
     int q = by_heads(&b, build_input(&b, 0), s.flat, s.heads);
-    int k = by_heads(&b, build_input(&b, 1), s.flat, s.kv_heads), v = by_heads(&b, build_input(&b, 2), s.flat, s.kv_heads);
+    int k = by_heads(&b, build_input(&b, 1), s.flat, s.kv_heads),
+        v = by_heads(&b, build_input(&b, 2), s.flat, s.kv_heads);
     int past_k = build_input(&b, 4), past_v = build_input(&b, 5);
     if (past_k >= 0) {
         k = build_concat(&b, past_k, k, 2);
@@ -266,7 +271,8 @@ Status lower_attention(Diag *d, Lowering *l, ModelNode *n)
     int score[4] = {build_view(&b, product, 4, full), -1, -1, -1};
     score[1] = score[0];
     if (cap > 0)
-        score[1] = build_with(&b, FERRY_MUL, build_unary(&b, FERRY_TANH, build_with(&b, FERRY_DIV, score[0], cap)), cap);
+        score[1] =
+            build_with(&b, FERRY_MUL, build_unary(&b, FERRY_TANH, build_with(&b, FERRY_DIV, score[0], cap)), cap);
     TRY(b.status);
     TRY(read_bias(&b, &s, &bias));
     score[2] = biased(&b, score[1], bias.allowed, bias.added);

@@ -1,7 +1,7 @@
 /* lower_index.c - gathering and scattering by indices that are known at run time only, the largest elements, dropout.
  *
- * Every index is turned into the number of a row (RAVEL, which checks it against its axis and takes negative ones from the
- * end); the rows are then those of an embedding, whose gradient adds up what was read more than once. */
+ * Every index is turned into the number of a row (RAVEL, which checks it against its axis and takes negative ones from
+ * the end); the rows are then those of an embedding, whose gradient adds up what was read more than once. */
 #include "graph/build_nn.h"
 #include "graph/ops.h"
 #include "graph/ops_lower.h"
@@ -92,7 +92,8 @@ Status lower_scatter_nd(Diag *d, Lowering *l, ModelNode *n)
     return emit_scatter(&b, x, updates, places, rows, row_size);
 }
 
-/* ---- the largest elements ------------------------------------------------------------------------------------------------ */
+/* ---- the largest elements
+ * ------------------------------------------------------------------------------------------------ */
 
 /* [outer, inner, k] to the output's shape, [outer, k, inner]. */
 static int back(Build *b, int x, int64_t outer, int64_t inner, int64_t k)
@@ -129,10 +130,11 @@ Status lower_top_k(Diag *d, Lowering *l, ModelNode *n)
     return node_out(l->model, n, 1) ? build_give(&b, 1, back(&b, ids, outer, inner, k)) : ST_OK;
 }
 
-/* ---- dropout ------------------------------------------------------------------------------------------------------------- */
+/* ---- dropout
+ * ------------------------------------------------------------------------------------------------------------- */
 
-/* Each node has its own number, by which its masks differ from the others'. The mask of what was kept is what dropping leaves
- * of ones. */
+/* Each node has its own number, by which its masks differ from the others'. The mask of what was kept is what dropping
+ * leaves of ones. */
 Status lower_dropout(Diag *d, Lowering *l, ModelNode *n)
 {
     double ratio;
@@ -169,7 +171,8 @@ Status lower_dropout(Diag *d, Lowering *l, ModelNode *n)
     return build_give(&b, 1, build_cast(&b, FERRY_BOOL, ones));
 }
 
-/* ---- branches ------------------------------------------------------------------------------------------------------------ */
+/* ---- branches
+ * ------------------------------------------------------------------------------------------------------------ */
 
 /* The results of the branch that is taken are the node's inputs: infer_if. */
 Status lower_if(Diag *d, Lowering *l, ModelNode *n)

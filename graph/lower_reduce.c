@@ -98,6 +98,14 @@ static int reduce_bool(Build *b, int x, uint32_t axes)
     return build_cast(b, FERRY_BOOL, reduce(b, build_cast(b, FERRY_U8, x), axes));
 }
 
+static int product_of_nothing(Build *b, Tensor t, uint32_t axes)
+{
+    const int64_t none[MAX_RANK] = {0};
+    for (int i = 0; i < t.rank; i++)
+        t.dim[i] = axes >> i & 1 ? 1 : t.dim[i];
+    return build_copy(b, build_number(b, t.dtype, 1), t.rank, t.dim, 0, none);
+}
+
 Status lower_reduce(Diag *d, Lowering *l, ModelNode *n)
 {
     Build b = build_start(d, l, n);
@@ -109,8 +117,8 @@ Status lower_reduce(Diag *d, Lowering *l, ModelNode *n)
     bool real = is(&b, "ReduceMean") || is(&b, "ReduceL2") || strncmp(n->op, "ReduceLog", 9) == 0;
     if (real && !dtype_is_float(t.dtype))
         return node_fail(d, l->model, n, "%s of %s values is unsupported", n->op, ferry_dtype_name(t.dtype));
-    if (is(&b, "ReduceProd") && reduced_count(t, axes) == 0 && n->out[0] >= 0) /* of nothing: 1 */
-        return node_fail(d, l->model, n, "a product of no elements is unsupported");
+    if (is(&b, "ReduceProd") && reduced_count(t, axes) == 0)
+        return build_give(&b, 0, product_of_nothing(&b, t, axes));
     bool order = is(&b, "ReduceMax") || is(&b, "ReduceMin");
     return build_give(&b, 0, t.dtype == FERRY_BOOL && order ? reduce_bool(&b, x, axes) : reduce(&b, x, axes));
 }

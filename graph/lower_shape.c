@@ -146,7 +146,7 @@ Status lower_tile(Diag *d, Lowering *l, ModelNode *n)
     strides_dense(t.rank, t.dim, own);
     strides_dense(t.rank, out->dim, own_y);
     for (int i = 0; i < t.rank; i++) {
-        int64_t repeats = t.dim[i] > 0 ? out->dim[i] / t.dim[i] : 1;
+        int64_t repeats = t.dim[i] > 0 ? out->dim[i] / t.dim[i] : 1; /* 0: nothing is left */
         if (rank + (repeats > 1) + 1 > MAX_RANK)
             return node_fail(d, l->model, n, "tiling this many dimensions is unsupported");
         if (repeats > 1) {
@@ -154,7 +154,7 @@ Status lower_tile(Diag *d, Lowering *l, ModelNode *n)
             x_stride[rank] = 0;
             y_stride[rank++] = t.dim[i] * own_y[i];
         }
-        dim[rank] = t.dim[i];
+        dim[rank] = repeats > 0 ? t.dim[i] : 0;
         x_stride[rank] = own[i];
         y_stride[rank++] = own_y[i];
     }

@@ -12,7 +12,7 @@ static bool computes_nothing(const Graph *g, const Node *n)
     return true;
 }
 
-/* What a node makes of no elements: a sum is 0. After this no node of a training graph reads an empty tensor. */
+/* What a node makes of no elements: a sum is 0, and a scattering of nothing changes nothing. After this no node of a training graph reads an empty tensor. */
 static Status settle_empty_inputs(Diag *d, Graph *g, Node *n)
 {
     int empty = -1;
@@ -22,17 +22,26 @@ static Status settle_empty_inputs(Diag *d, Graph *g, Node *n)
     if (empty < 0)
         return ST_OK;
     const Tensor *y = &g->tensor.at[n->arg[0]];
-    bool sums = n->call.op == FERRY_OP_MATMUL || (n->call.op == FERRY_OP_REDUCE && n->call.fn == FERRY_SUM);
-    if (!sums) {
+    const ferry_kernel c = n->call;
+    int from = -1; /* of which y is a copy then */
+    if (c.op == FERRY_OP_LINEAR && n->arg[3] >= 0) {
+        n->call = call_copy(c.dtype, 2, (int64_t[]){c.m, c.n}, 0, (int64_t[]){c.n, 1}, 0, (int64_t[]){0, 1}, 1);
+        from = n->arg[3];
+    } else if (c.op == FERRY_OP_SCATTER) {
+        n->call = call_scale(c.dtype, y->count, 1, false);
+        from = n->arg[1];
+    } else if (c.op == FERRY_OP_LINEAR || c.op == FERRY_OP_MATMUL ||
+               (c.op == FERRY_OP_REDUCE && c.fn == FERRY_SUM)) {
+        n->call = call_new(FERRY_OP_FILL, y->dtype);
+        n->call.alpha = 0;
+        n->call.n = y->count;
+    } else {
         diag_fail(d, ST_MODEL, "%s: node '%s' (%s): its input '%s' has no elements", g->model->path, n->name,
                   n->onnx_op, g->tensor.at[empty].name);
         return diag_hint(d, "training needs every dimension that it computes with to be at least 1");
     }
-    n->call = call_new(FERRY_OP_FILL, y->dtype);
-    n->call.alpha = 0;
-    n->call.n = y->count;
     for (int k = 1; k < FERRY_MAX_ARGS; k++)
-        n->arg[k] = -1;
+        n->arg[k] = k == 1 ? from : -1;
     return ST_OK;
 }
 

@@ -31,8 +31,8 @@ static void warn_dropout(Diag *d, const Model *m)
         diag_note(d, "%s has no Dropout, which exporters remove in evaluation mode; %s", m->path, remedy);
 }
 
-/* The embedding of which a parameter without values could be a copy, -1: of its shape, or its shape transposed, and read by
- * lookups only. */
+/* The embedding of which a parameter without values could be a copy, -1: of its shape, or its shape transposed, and
+ * read by lookups only. */
 static int find_embedding(const Graph *g, const bool *looked_up, int of, bool *transposed)
 {
     const Tensor *t = &g->tensor.at[g->param[of].tensor];
@@ -52,8 +52,8 @@ static int param_of(const Graph *g, int tensor)
     return tensor >= 0 && graph_is_param(g, tensor) ? g->tensor.at[graph_root(g, tensor)].param : -1;
 }
 
-/* A head that is tied to the embedding is often stored again. With values the copy is found; without them only the shape
- * speaks. */
+/* A head that is tied to the embedding is often stored again. With values the copy is found; without them only the
+ * shape speaks. */
 static Status warn_untied(Diag *d, const Graph *g)
 {
     bool *looked_up = ARENA_NEW(g->arena, bool, g->n_param), *multiplied = ARENA_NEW(g->arena, bool, g->n_param);
@@ -73,10 +73,12 @@ static Status warn_untied(Diag *d, const Graph *g)
                     : -1;
         if (e < 0)
             continue;
-        diag_warn(d, "%s: '%s' has the shape of the embedding '%s'%s, and without values it cannot be told whether it is a "
-                  "copy; if the model ties them, add --tie '%s=%s%s'",
-                  g->model->path, g->param[p].name, g->param[e].name, transposed ? ", transposed" : "",
-                  g->param[e].name, g->param[p].name, transposed ? "^T" : "");
+        diag_warn(
+            d,
+            "%s: '%s' has the shape of the embedding '%s'%s, and without values it cannot be told whether it is a "
+            "copy; if the model ties them, add --tie '%s=%s%s'",
+            g->model->path, g->param[p].name, g->param[e].name, transposed ? ", transposed" : "", g->param[e].name,
+            g->param[p].name, transposed ? "^T" : "");
         break;
     }
     return ST_OK;
@@ -104,7 +106,8 @@ static Status warn_merged(Diag *d, const Graph *g)
             example = example < 0 || readers[p] > readers[example] ? p : example;
         }
     if (merged > 0)
-        diag_warn(d, "%s: %d vectors serve several operators, such as '%s' (%d of them), and are trained as one each; the "
+        diag_warn(d,
+                  "%s: %d vectors serve several operators, such as '%s' (%d of them), and are trained as one each; the "
                   "exporter merges initializers of equal values: export with "
                   "training=torch.onnx.TrainingMode.TRAINING if the model has them apart",
                   g->model->path, merged, g->param[example].name, readers[example]);

@@ -189,12 +189,28 @@ static Status optimum(Search *s, Candidate **out)
     return search_add(s, &p, "optimum", out);
 }
 
+static Status frontier(Search *s)
+{
+    Candidate *c;
+    LpDomain domain = {.clip = s->o->clip, .pinned = s->o->n_rule > 0 ? s->pinned : NULL};
+    UnitPlan **plan;
+    int n;
+    TRY(optimal_frontier(s->d, s->a, s->g, s->p, &domain, &s->optimum, &plan, &n));
+    for (int i = 0; i < n; i++) {
+        Plan p;
+        TRY(search_blank(s, &p));
+        memcpy(p.unit, plan[i], (size_t)p.n_unit * sizeof *p.unit);
+        TRY(search_add(s, &p, "price of memory", &c));
+    }
+    return ST_OK;
+}
+
 static Status optimal(Search *s)
 {
     Candidate *c;
     s->by_model = true;
     TRY(optimum(s, &c));
-    return search_frugal(s, c);
+    return frontier(s);
 }
 
 /* ---- auto -------------------------------------------------------------------------------------------------------------- */
@@ -235,6 +251,7 @@ static Status auto_all(Search *s)
     TRY(search_late(s, &best->plan, "improved", &best));
     best = search_fastest(s);
     TRY(search_size(s, best));
+    TRY(frontier(s));
     return search_frugal(s, best);
 }
 

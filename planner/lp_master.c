@@ -170,6 +170,14 @@ static void drop_idle(LpMaster *x, void *context)
     x->row.count = kept;
 }
 
+/* context: by column, what a choice costs beside the period, in nanoseconds. */
+static void set_costs(LpMaster *x, void *context)
+{
+    const double *cost = context;
+    for (int c = 0; c < x->n_column; c++)
+        glp_set_obj_coef(problem_of(x), c + 2, cost[c] / x->unit_ns);
+}
+
 static void close_problem(LpMaster *x, void *context)
 {
     (void)context;
@@ -239,6 +247,11 @@ Status master_rebuild(LpMaster *x)
         guard(x, append, &r->cut);
     }
     return ST_OK;
+}
+
+void master_charge(LpMaster *x, double *cost_ns)
+{
+    guard(x, set_costs, cost_ns);
 }
 
 /* ---- proofs ---------------------------------------------------------------------------------------------------------------------- */
@@ -382,7 +395,6 @@ Status master_solve(LpMaster *x, const bool *allowed, int rounds, int64_t known_
         if (!guard(x, solve, &solved) || x->dead)
             break;
         TRY(prove(x, allowed, bound_ns));
-        {int al=0,nz=0;for(int c=0;c<x->n_column;c++)al+=allowed[c];nz=glp_get_num_nz(x->lp);fprintf(stderr,"round %d: T %.6f ms proven %.6f best %.6f rows %d nz %d cols %d/%d iter %d ok %d\n",round,x->period_ns/1e6,*bound_ns/1e6,x->best_ns/1e6,x->row.count,nz,al,x->n_column,x->iterations,solved);}
         if (!solved)
             break;
         int *out = base_alloc((size_t)(x->row.count + 1) * sizeof *out);

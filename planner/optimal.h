@@ -20,6 +20,11 @@ typedef struct Optimum {
 Status optimal_solve(Diag *d, Arena *a, const Graph *g, const Profile *p, const LpDomain *domain, int n_start,
                      const UnitPlan *const *start, Optimum *out);
 
+/* Plans that trade time for GPU memory: for each of a grid of prices, what is best when bytes of parameters, of gradients or of
+ * both cost time. Found without looking at any budget. *plan: arena, *n of them, choices of every unit each. */
+Status optimal_frontier(Diag *d, Arena *a, const Graph *g, const Profile *p, const LpDomain *domain, const Optimum *optimum,
+                        UnitPlan ***plan, int *n);
+
 /* ---- inside ------------------------------------------------------------------------------------------------------------- */
 
 typedef struct LpRow {
@@ -54,6 +59,8 @@ void master_close(LpMaster *x);
 /* A new best plan. */
 void master_improve(LpMaster *x, const int *choice, int64_t period_ns);
 Status master_add(LpMaster *x, const int *edge, int n);
+/* From now on minimises the period and these costs, by column. */
+void master_charge(LpMaster *x, double *cost_ns);
 /* Solves over the columns in `allowed` until no cycle is violated, `rounds` are used up or the bound reaches best_ns.
  * *bound_ns: proven for these columns, at least `known_ns`, at most best_ns. */
 Status master_solve(LpMaster *x, const bool *allowed, int rounds, int64_t known_ns, int64_t *bound_ns);

@@ -94,6 +94,12 @@ Status plan_make(Diag *d, Arena *a, const Graph *g, const Profile *p, const Plan
 /* Fills the results and the layout of a plan whose choices are made: steps, timeline twice, memory. */
 Status plan_evaluate(Diag *d, Arena *a, const Graph *g, const Profile *p, Plan *plan);
 
+/* fills: milp_ns, and a table of all algorithms, the bound and the solver's optimum. The optimum is over all plans with this
+ * clip, without budgets and rules. milp_ns stays -1 when there are too many units or the solver finds no end: the table says so.
+ * ST_FAILED: the solver contradicts the bound. */
+Status plan_cross_check(Diag *d, Arena *a, const Graph *g, const Profile *p, const PlanOptions *options, Plan *plan,
+                        Text *table);
+
 /* plan.yaml, schema ferryc/plan/1. */
 Status plan_write(Diag *d, const Graph *g, const Profile *p, const Plan *plan, const char *path, bool force);
 /* Reads the file: unknown keys, ranges, names against the graph; the profile's hash unless force. The layout is taken as it

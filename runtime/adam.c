@@ -2,8 +2,10 @@
 #include "runtime/adam.h"
 #include "runtime/backend.h"
 #include "runtime/convert.h"
+#include "runtime/workers.h"
 
 #include <math.h>
+#include <stdlib.h>
 
 /* ---- arithmetic ------------------------------------------------------------------------------------------------ */
 
@@ -88,13 +90,60 @@ typedef struct sqnorm_task {
     int64_t n;
 } sqnorm_task;
 
+/* Blocks from which on the team is called: below, waking it takes longer than the work. */
+enum { TEAM_BLOCKS = 4 };
+
+static int64_t blocks_of(int64_t n)
+{
+    return (n + FERRYI_UPDATE_BLOCK - 1) / FERRYI_UPDATE_BLOCK;
+}
+
+static int64_t block_size(int64_t n, int64_t block)
+{
+    int64_t rest = n - block * FERRYI_UPDATE_BLOCK;
+    return rest < FERRYI_UPDATE_BLOCK ? rest : FERRYI_UPDATE_BLOCK;
+}
+
+static double sqnorm_block(const sqnorm_task *task, int64_t block)
+{
+    const void *g = (const char *)task->g + (size_t)block * FERRYI_UPDATE_BLOCK * ferry_dtype_bytes(task->t);
+    int64_t n = block_size(task->n, block);
+    bool wide = (task->t == FERRY_F32 || task->t == FERRY_F64) && ferryi_have_avx2();
+    return wide ? ferryi_sqnorm_avx2(task->t, g, n) : ferryi_sqnorm_scalar(task->t, g, n);
+}
+
+typedef struct sqnorm_team {
+    const sqnorm_task *task;
+    double *sum; /* of each block */
+} sqnorm_team;
+
+static void sqnorm_part(void *arg, int64_t block)
+{
+    const sqnorm_team *team = arg;
+    team->sum[block] = sqnorm_block(team->task, block);
+}
+
+static double sqnorm(const sqnorm_task *task)
+{
+    int64_t blocks = blocks_of(task->n);
+    double total = 0;
+    sqnorm_team team = {task, blocks >= TEAM_BLOCKS ? malloc((size_t)blocks * sizeof(double)) : NULL};
+    if (team.sum != NULL) {
+        ferryi_workers_run(ferryi_device_workers(task->device), blocks, sqnorm_part, &team);
+    }
+    for (int64_t i = 0; i < blocks; i++) {
+        total += team.sum != NULL ? team.sum[i] : sqnorm_block(task, i);
+    }
+    free(team.sum);
+    return total;
+}
+
 static void run_sqnorm(void *args)
 {
     const sqnorm_task *task = args;
     ferryi_shadow_touch(task->device, task->g, task->n * (int64_t)ferry_dtype_bytes(task->t), false);
     ferryi_shadow_touch(task->device, task->out, sizeof(double), true);
-    bool wide = (task->t == FERRY_F32 || task->t == FERRY_F64) && ferryi_have_avx2();
-    *task->out = wide ? ferryi_sqnorm_avx2(task->t, task->g, task->n) : ferryi_sqnorm_scalar(task->t, task->g, task->n);
+    *task->out = sqnorm(task);
 }
 
 typedef struct norm_task {
@@ -130,6 +179,26 @@ typedef struct adamw_task {
     ferry_adamw_args args;
 } adamw_task;
 
+typedef struct adamw_team {
+    const adamw_task *task;
+    ferryi_adamw_numbers numbers;
+} adamw_team;
+
+static void adamw_part(void *arg, int64_t block)
+{
+    const adamw_team *team = arg;
+    const adamw_task *task = team->task;
+    size_t at = (size_t)block * FERRYI_UPDATE_BLOCK * ferry_dtype_bytes(task->t);
+    char *p = (char *)task->p + at, *m = (char *)task->m + at, *v = (char *)task->v + at;
+    const char *g = (const char *)task->g + at;
+    int64_t n = block_size(task->n, block);
+    if (ferryi_have_avx2()) {
+        ferryi_adamw_avx2(task->t, p, m, v, g, n, &team->numbers);
+    } else {
+        ferryi_adamw_scalar(task->t, p, m, v, g, n, &team->numbers);
+    }
+}
+
 static void run_adamw(void *args)
 {
     const adamw_task *task = args;
@@ -141,12 +210,10 @@ static void run_adamw(void *args)
     ferryi_shadow_touch(task->device, task->p, bytes, true);
     ferryi_shadow_touch(task->device, task->m, bytes, true);
     ferryi_shadow_touch(task->device, task->v, bytes, true);
-    ferryi_adamw_numbers numbers = ferryi_adamw_prepare(&task->args, task->scale != NULL ? *task->scale : 1);
-    if (ferryi_have_avx2()) {
-        ferryi_adamw_avx2(task->t, task->p, task->m, task->v, task->g, task->n, &numbers);
-    } else {
-        ferryi_adamw_scalar(task->t, task->p, task->m, task->v, task->g, task->n, &numbers);
-    }
+    adamw_team team = {task, ferryi_adamw_prepare(&task->args, task->scale != NULL ? *task->scale : 1)};
+    int64_t blocks = blocks_of(task->n);
+    ferryi_workers *workers = blocks >= TEAM_BLOCKS ? ferryi_device_workers(task->device) : NULL;
+    ferryi_workers_run(workers, blocks, adamw_part, &team);
 }
 
 /* ---- calls ----------------------------------------------------------------------------------------------------- */

@@ -38,7 +38,12 @@ void ferryi_adamw_scalar(ferry_dtype t, void *p, void *m, void *v, const void *g
 void ferryi_adamw_avx2(ferry_dtype t, void *p, void *m, void *v, const void *g, int64_t n,
                        const ferryi_adamw_numbers *numbers);
 
-/* The sum of squares of a floating tensor in double. Eight partial sums, element i goes into number i mod 8; then
+/* Large tensors are shared out in blocks of this many elements: the team that works on them (workers.h) does not show in
+ * the result. */
+enum { FERRYI_UPDATE_BLOCK = 1 << 16 };
+
+/* The sum of squares of a block of a floating tensor, at most FERRYI_UPDATE_BLOCK elements, in double; ferry_sqnorm adds
+ * the blocks in their order. Eight partial sums, element i goes into number i mod 8; then
  * ((s0 + s4) + (s2 + s6)) + ((s1 + s5) + (s3 + s7)). The avx2 version takes F32 and F64 only. */
 double ferryi_sqnorm_scalar(ferry_dtype t, const void *g, int64_t n);
 double ferryi_sqnorm_avx2(ferry_dtype t, const void *g, int64_t n);

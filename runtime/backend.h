@@ -92,6 +92,7 @@ struct ferry_device {
     int64_t held_bytes, peak_bytes; /* of all pools */
     ferryi_region *region;          /* sorted by base, disjoint */
     int regions, region_capacity;
+    struct ferryi_workers *workers; /* NULL until first asked for */
 };
 
 struct ferry_stream {

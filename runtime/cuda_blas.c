@@ -149,6 +149,8 @@ ferry_status ferryi_cuda_gemm_run(ferryi_cuda_stream *s, const ferryi_cuda_gemm 
             return status;
         }
     }
+    /* a matrix without columns still needs a distance between its rows */
+    const int64_t lda = g->lda > 0 ? g->lda : 1, ldb = g->ldb > 0 ? g->ldb : 1;
     const bool is_float = g->t == FERRY_F32;
     const float alpha = (float)g->alpha, beta = (float)g->beta;
     const void *alpha_at = is_float ? (const void *)&alpha : &g->alpha;
@@ -158,7 +160,7 @@ ferry_status ferryi_cuda_gemm_run(ferryi_cuda_stream *s, const ferryi_cuda_gemm 
     return check(d,
                  ferryi_cuda_of(d)->blas->gemm(
                      s->blas, g->trans_b ? CUBLAS_OP_T : CUBLAS_OP_N, g->trans_a ? CUBLAS_OP_T : CUBLAS_OP_N, g->n,
-                     g->m, g->k, alpha_at, g->b, type, g->ldb, g->step_b, g->a, type, g->lda, g->step_a, beta_at, g->c,
+                     g->m, g->k, alpha_at, g->b, type, ldb, g->step_b, g->a, type, lda, g->step_a, beta_at, g->c,
                      type, g->ldc, g->step_c, g->count, compute, CUBLAS_GEMM_DEFAULT),
                  "a matrix product");
 }

@@ -181,41 +181,47 @@ cudaError_t sort_ids(const ferryi_cuda_call *c, const ferry_kernel *k, const voi
 
 constexpr int COLUMNS = 32, LINES = 8;
 
-/* A block owns 32 columns of a row at a time; its lines share the row's positions. Rows without ids are written as well,
- * so that the table is one stream of whole lines, also across the link. */
+/* A block takes BATCH rows, whose runs its threads look up together, and of each 32 columns at a time; its lines share the
+ * row's positions. Rows without ids are written as well, so that the table is one stream of whole lines, also across the
+ * link. */
+constexpr int BATCH = 16;
+
 template <typename T>
 __global__ void embedding_grad(Sorted sorted, T *table, const T *dy, int64_t rows, int64_t n, bool accumulate)
 {
     __shared__ double line[LINES][COLUMNS];
-    __shared__ int64_t run[2];
-    for (int64_t row = blockIdx.x; row < rows; row += gridDim.x) {
+    __shared__ int64_t run[BATCH + 1];
+    for (int64_t first_row = int64_t{blockIdx.x} * BATCH; first_row < rows; first_row += int64_t{gridDim.x} * BATCH) {
+        int taken = rows - first_row < BATCH ? static_cast<int>(rows - first_row) : BATCH;
         __syncthreads();
-        if (threadIdx.y == 0 && threadIdx.x < 2) {
-            run[threadIdx.x] = sorted.find(row + threadIdx.x);
+        if (threadIdx.y == 0 && threadIdx.x <= taken) {
+            run[threadIdx.x] = sorted.find(first_row + threadIdx.x);
         }
         __syncthreads();
-        int64_t from = run[0], end = run[1];
-        if (from == end) {
-            for (int64_t j = threadIdx.y * COLUMNS + threadIdx.x; j < n && !accumulate; j += LINES * COLUMNS) {
-                table[row * n + j] = 0;
-            }
-            continue;
-        }
-        for (int64_t first = 0; first < n; first += COLUMNS) {
-            int64_t j = first + threadIdx.x;
-            double sum = 0;
-            for (int64_t i = from + threadIdx.y; i < end && j < n; i += LINES) {
-                sum += static_cast<double>(dy[sorted.position[i] * n + j]);
-            }
-            __syncthreads();
-            line[threadIdx.y][threadIdx.x] = sum;
-            __syncthreads();
-            if (threadIdx.y == 0 && j < n) {
-                for (int l = 1; l < LINES; l++) {
-                    sum += line[l][threadIdx.x];
+        for (int r = 0; r < taken; r++) {
+            int64_t row = first_row + r, from = run[r], end = run[r + 1];
+            if (from == end) {
+                for (int64_t j = threadIdx.y * COLUMNS + threadIdx.x; j < n && !accumulate; j += LINES * COLUMNS) {
+                    table[row * n + j] = 0;
                 }
-                T *to = table + row * n + j;
-                *to = static_cast<T>(accumulate ? static_cast<double>(*to) + sum : sum);
+                continue;
+            }
+            for (int64_t first = 0; first < n; first += COLUMNS) {
+                int64_t j = first + threadIdx.x;
+                double sum = 0;
+                for (int64_t i = from + threadIdx.y; i < end && j < n; i += LINES) {
+                    sum += static_cast<double>(dy[sorted.position[i] * n + j]);
+                }
+                __syncthreads();
+                line[threadIdx.y][threadIdx.x] = sum;
+                __syncthreads();
+                if (threadIdx.y == 0 && j < n) {
+                    for (int l = 1; l < LINES; l++) {
+                        sum += line[l][threadIdx.x];
+                    }
+                    T *to = table + row * n + j;
+                    *to = static_cast<T>(accumulate ? static_cast<double>(*to) + sum : sum);
+                }
             }
         }
     }
@@ -384,7 +390,7 @@ int ferryi_cuda_embedding_grad(const ferryi_cuda_call *c, const ferry_kernel *k)
     if (error != cudaSuccess || k->k * k->n == 0) {
         return error;
     }
-    FLOATING(k->dtype, embedding_grad<T><<<blocks_for(c, k->k, 1), dim3(COLUMNS, LINES), 0, stream_of(c)>>>(
+    FLOATING(k->dtype, embedding_grad<T><<<blocks_for(c, k->k, BATCH), dim3(COLUMNS, LINES), 0, stream_of(c)>>>(
                            sorted, out<T>(k, 0), in<T>(k, 1), k->k, k->n, k->accumulate));
     return cudaGetLastError();
 }

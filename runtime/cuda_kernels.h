@@ -47,9 +47,11 @@ int ferryi_cuda_where(const ferryi_cuda_call *c, const ferry_kernel *k);
 int ferryi_cuda_copy_kernel(const ferryi_cuda_call *c, const ferry_kernel *k);
 int ferryi_cuda_fill(const ferryi_cuda_call *c, const ferry_kernel *k);
 int ferryi_cuda_cast(const ferryi_cuda_call *c, const ferry_kernel *k);
-/* y[i] = x[i], or y[i] + x[i], of `bytes` bytes by few blocks with wide accesses: what crosses the link does so once and
- * leaves the rest of the GPU to other kernels. dtype counts only for adding. */
-int ferryi_cuda_stream_copy(void *stream, void *y, const void *x, int64_t bytes, ferry_dtype t, bool add);
+/* What crosses the link does so once, by few blocks with wide accesses: the rest of the GPU is left to other kernels.
+ * y = x; rows that lie pitch_bytes apart in x, close together in y; y + x of n elements. */
+int ferryi_cuda_stream_copy(void *stream, void *y, const void *x, int64_t bytes);
+int ferryi_cuda_stream_rows(void *stream, void *y, const void *x, int64_t rows, int64_t row_bytes, int64_t pitch_bytes);
+int ferryi_cuda_stream_add(void *stream, void *y, const void *x, int64_t n, ferry_dtype t);
 
 /* cuda_reduce.cu */
 int ferryi_cuda_reduce(const ferryi_cuda_call *c, const ferry_kernel *k);

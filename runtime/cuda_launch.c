@@ -87,8 +87,7 @@ static ferry_status stage_inputs(ferryi_cuda_stream *s, ferry_kernel *k)
         void *to = (char *)s->scratch + WORK_BYTES + used;
         ferry_status status = ferryi_cuda_check(
             s->base.device,
-            (cudaError_t)ferryi_cuda_stream_copy(s->stream, to, k->arg[i], bytes, FERRY_F32, false),
-            "staging an input");
+            (cudaError_t)ferryi_cuda_stream_copy(s->stream, to, k->arg[i], bytes), "staging an input");
         if (status != FERRY_OK) {
             return status;
         }

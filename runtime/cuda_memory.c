@@ -1,7 +1,7 @@
 /* cuda_memory.c - the CUDA backend's pinned, virtual and scratch memory.
  *
- * Pinned memory. Large blocks are ordinary memory in huge pages, touched by several threads and then registered: four
- * times as fast as letting CUDA allocate it. Small ones are CUDA's.
+ * Pinned memory is ordinary memory, touched and then registered. Large blocks lie in huge pages and are touched by several
+ * threads: four times as fast as letting CUDA allocate it.
  *
  * Device memory. A GPU maps a physical handle only as a whole, so a pool is a row of handles of one chunk each: the chunk
  * is the unit of stitching. It is filled with 0xFF, NaN in every floating type, as on the host. */
@@ -14,14 +14,14 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-enum { HUGE_BYTES = 2 << 20, LARGE_BYTES = 8 << 20, MAX_TOUCHERS = 16, FRESH_BYTE = 0xFF };
+enum { PAGE_BYTES = 4096, HUGE_BYTES = 2 << 20, LARGE_BYTES = 8 << 20, MAX_TOUCHERS = 16, FRESH_BYTE = 0xFF };
 
 /* ---- pinned memory ---------------------------------------------------------------------------------------------- */
 
 typedef struct cuda_block {
     struct cuda_block *next;
-    void *at;
-    void *mapped; /* NULL: CUDA's own */
+    void *at;     /* aligned */
+    void *mapped; /* where the mapping begins */
     size_t mapped_bytes;
 } cuda_block;
 
@@ -62,26 +62,28 @@ static void touch_all(char *at, size_t bytes)
     }
 }
 
-static ferry_status pin_large(ferry_device *d, size_t bytes, cuda_block *b)
+static ferry_status pin(ferry_device *d, size_t bytes, cuda_block *b)
 {
-    size_t whole = (bytes + HUGE_BYTES - 1) / HUGE_BYTES * HUGE_BYTES;
-    b->mapped_bytes = whole + HUGE_BYTES;
-    void *p = mmap(NULL, b->mapped_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (p == MAP_FAILED) {
+    const bool large = bytes >= LARGE_BYTES;
+    const size_t page = large ? HUGE_BYTES : PAGE_BYTES, whole = (bytes + page - 1) / page * page;
+    b->mapped_bytes = large ? whole + page : whole;
+    b->mapped = mmap(NULL, b->mapped_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (b->mapped == MAP_FAILED) {
         return ferryi_fail(FERRY_FAILED, "no memory: pinned memory of %zu bytes: %s", bytes, strerror(errno));
     }
-    char *at = (char *)(((uintptr_t)p + HUGE_BYTES - 1) / HUGE_BYTES * HUGE_BYTES);
-    (void)madvise(at, whole, MADV_HUGEPAGE); /* slower without, but right */
-    touch_all(at, whole);
-    ferry_status status = ferryi_cuda_check(
-        d, cudaHostRegister(at, whole, cudaHostRegisterPortable | cudaHostRegisterMapped), "pinning host memory");
-    if (status != FERRY_OK) {
-        munmap(p, b->mapped_bytes);
-        return status;
+    b->at = (void *)(((uintptr_t)b->mapped + page - 1) / page * page);
+    if (large) {
+        (void)madvise(b->at, whole, MADV_HUGEPAGE); /* slower without, but right */
+        touch_all(b->at, whole);
+    } else {
+        memset(b->at, 0, whole);
     }
-    b->mapped = p;
-    b->at = at;
-    return FERRY_OK;
+    ferry_status status = ferryi_cuda_check(
+        d, cudaHostRegister(b->at, whole, cudaHostRegisterPortable | cudaHostRegisterMapped), "pinning host memory");
+    if (status != FERRY_OK) {
+        munmap(b->mapped, b->mapped_bytes);
+    }
+    return status;
 }
 
 ferry_status ferryi_cuda_host_alloc(ferry_device *d, int64_t bytes, void **out)
@@ -100,15 +102,7 @@ ferry_status ferryi_cuda_host_alloc(ferry_device *d, int64_t bytes, void **out)
     if (b == NULL) {
         return ferryi_fail(FERRY_FAILED, "no memory");
     }
-    if (bytes >= LARGE_BYTES) {
-        status = pin_large(d, (size_t)bytes, b);
-    } else {
-        status = ferryi_cuda_check(
-            d, cudaHostAlloc(&b->at, (size_t)bytes, cudaHostAllocPortable | cudaHostAllocMapped), "pinning host memory");
-        if (status == FERRY_OK) {
-            memset(b->at, 0, (size_t)bytes);
-        }
-    }
+    status = pin(d, (size_t)bytes, b);
     if (status != FERRY_OK) {
         free(b);
         return status;
@@ -130,12 +124,8 @@ void ferryi_cuda_host_free(ferry_device *d, void *p)
         return;
     }
     *link = b->next;
-    if (b->mapped != NULL) {
-        (void)ferryi_cuda_check(d, cudaHostUnregister(b->at), "unpinning host memory");
-        munmap(b->mapped, b->mapped_bytes);
-    } else {
-        (void)ferryi_cuda_check(d, cudaFreeHost(b->at), "freeing pinned memory");
-    }
+    (void)ferryi_cuda_check(d, cudaHostUnregister(b->at), "unpinning host memory");
+    munmap(b->mapped, b->mapped_bytes);
     free(b);
 }
 

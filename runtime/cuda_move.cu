@@ -236,10 +236,32 @@ __global__ void stream_wide(uint4 *y, const uint4 *x, int64_t n)
     }
 }
 
-template <typename T> __global__ void stream_plain(T *y, const T *x, int64_t n, bool add)
+/* Rows of `width` units that lie `pitch` units apart in x and close together in y. */
+template <typename V> __global__ void stream_rows(V *y, const V *x, int64_t rows, int64_t width, int64_t pitch)
+{
+    int64_t n = rows * width, step = int64_t{gridDim.x} * blockDim.x;
+    int64_t i = blockIdx.x * int64_t{blockDim.x} + threadIdx.x;
+    for (; i + (IN_FLIGHT - 1) * step < n; i += IN_FLIGHT * step) {
+        V v[IN_FLIGHT];
+#pragma unroll
+        for (int j = 0; j < IN_FLIGHT; j++) {
+            int64_t at = i + j * step, row = at / width;
+            v[j] = __ldcs(x + row * pitch + at - row * width);
+        }
+#pragma unroll
+        for (int j = 0; j < IN_FLIGHT; j++) {
+            y[i + j * step] = v[j];
+        }
+    }
+    for (; i < n; i += step) {
+        y[i] = __ldcs(x + i / width * pitch + i % width);
+    }
+}
+
+template <typename T> __global__ void stream_add(T *y, const T *x, int64_t n)
 {
     for (int64_t i = blockIdx.x * int64_t{blockDim.x} + threadIdx.x; i < n; i += int64_t{gridDim.x} * blockDim.x) {
-        y[i] = add ? y[i] + x[i] : x[i];
+        y[i] = y[i] + x[i];
     }
 }
 
@@ -309,25 +331,39 @@ int ferryi_cuda_cast(const ferryi_cuda_call *c, const ferry_kernel *k)
     return cudaGetLastError();
 }
 
-int ferryi_cuda_stream_copy(void *stream, void *y, const void *x, int64_t bytes, ferry_dtype t, bool add)
+int ferryi_cuda_stream_copy(void *stream, void *y, const void *x, int64_t bytes)
+{
+    return ferryi_cuda_stream_rows(stream, y, x, 1, bytes, bytes);
+}
+
+int ferryi_cuda_stream_rows(void *stream, void *y, const void *x, int64_t rows, int64_t row_bytes, int64_t pitch_bytes)
 {
     cudaStream_t s = static_cast<cudaStream_t>(stream);
-    if (bytes == 0) {
+    uintptr_t low = reinterpret_cast<uintptr_t>(y) | reinterpret_cast<uintptr_t>(x) | static_cast<uintptr_t>(row_bytes) |
+                    static_cast<uintptr_t>(pitch_bytes);
+    if (rows == 0 || row_bytes == 0) {
         return 0;
     }
-    if (add) {
-        if (t == FERRY_F32) {
-            stream_plain<<<LINK_BLOCKS, LINK_THREADS, 0, s>>>(static_cast<float *>(y), static_cast<const float *>(x),
-                                                             bytes / 4, true);
-        } else {
-            stream_plain<<<LINK_BLOCKS, LINK_THREADS, 0, s>>>(static_cast<double *>(y), static_cast<const double *>(x),
-                                                             bytes / 8, true);
-        }
-    } else if ((reinterpret_cast<uintptr_t>(y) | reinterpret_cast<uintptr_t>(x) | static_cast<uintptr_t>(bytes)) % 16 == 0) {
-        stream_wide<<<LINK_BLOCKS, LINK_THREADS, 0, s>>>(static_cast<uint4 *>(y), static_cast<const uint4 *>(x), bytes / 16);
+    if (low % 16 == 0 && rows == 1) {
+        stream_wide<<<LINK_BLOCKS, LINK_THREADS, 0, s>>>(static_cast<uint4 *>(y), static_cast<const uint4 *>(x),
+                                                        row_bytes / 16);
+    } else if (low % 16 == 0) {
+        stream_rows<<<LINK_BLOCKS, LINK_THREADS, 0, s>>>(static_cast<uint4 *>(y), static_cast<const uint4 *>(x), rows,
+                                                        row_bytes / 16, pitch_bytes / 16);
+    } else if (low % 4 == 0) {
+        stream_rows<<<LINK_BLOCKS, LINK_THREADS, 0, s>>>(static_cast<uint32_t *>(y), static_cast<const uint32_t *>(x),
+                                                        rows, row_bytes / 4, pitch_bytes / 4);
     } else {
-        stream_plain<<<LINK_BLOCKS, LINK_THREADS, 0, s>>>(static_cast<uint8_t *>(y), static_cast<const uint8_t *>(x), bytes,
-                                                         false);
+        stream_rows<<<LINK_BLOCKS, LINK_THREADS, 0, s>>>(static_cast<unsigned char *>(y),
+                                                        static_cast<const unsigned char *>(x), rows, row_bytes,
+                                                        pitch_bytes);
     }
+    return cudaGetLastError();
+}
+
+int ferryi_cuda_stream_add(void *stream, void *y, const void *x, int64_t n, ferry_dtype t)
+{
+    cudaStream_t s = static_cast<cudaStream_t>(stream);
+    FLOATING(t, stream_add<<<LINK_BLOCKS, LINK_THREADS, 0, s>>>(static_cast<T *>(y), static_cast<const T *>(x), n));
     return cudaGetLastError();
 }

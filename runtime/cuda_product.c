@@ -1,10 +1,10 @@
 /* cuda_product.c - matrix products of the CUDA backend, and what they read and write by DHA.
  *
  * A library product reads its operands again for each row of tiles and may read its result, which costs nothing in device
- * memory and everything across the link. So a weight matrix in pinned memory is brought over in slabs of whole rows, each
- * byte once: a kernel of few blocks on the stream's side stream copies slab i + 1 while the product of slab i runs. A slab
- * of rows is a range of the summed dimension (the parts of the product are added) or of the result's columns. A result in
- * pinned memory goes the same way back: its slabs are computed in device memory and written by a streaming kernel.
+ * memory and everything across the link. So a weight matrix in pinned memory is brought over in slabs, each byte once: a
+ * kernel of few blocks on the stream's side stream copies slab i + 1 while the product of slab i runs. A slab gives some
+ * columns of the result; no sum is split. A result in pinned memory goes back in the same way: slabs of its rows are
+ * computed in device memory and written by a streaming kernel.
  *
  * The slabs take turns in four buffers; ready and used events, one each a buffer, keep copy and product apart. */
 #include "runtime/cuda_device.h"
@@ -69,56 +69,51 @@ static ferry_status follow(ferryi_cuda_stream *s, cudaStream_t from, cudaEvent_t
     return ferryi_cuda_check(s->base.device, error, "ordering a product and its copies");
 }
 
-static int64_t slab_rows(int64_t rows, int64_t row_bytes)
+/* Of `count` rows or columns of each_bytes each, how many make a slab; in whole lines of 32 where there are so many. */
+static int64_t slab_size(int64_t count, int64_t each_bytes)
 {
-    int64_t bytes = rows * row_bytes / SLABS;
+    int64_t bytes = count * each_bytes / SLABS;
     bytes = bytes < LEAST_SLAB_BYTES ? LEAST_SLAB_BYTES : bytes > SLAB_BYTES ? SLAB_BYTES : bytes;
-    int64_t most = bytes / row_bytes;
-    return most < rows ? most : rows;
-}
-
-/* The part of product g that rows [from, from + count) of b, which lie at `slab`, give. */
-static ferryi_cuda_gemm part_of_b(const ferryi_cuda_gemm *g, int64_t from, int64_t count, const void *slab, int64_t each)
-{
-    ferryi_cuda_gemm part = *g;
-    part.b = slab;
-    if (g->trans_b) { /* rows of b are columns of the result */
-        part.n = count;
-        part.c = (char *)g->c + from * each;
-    } else { /* rows of b are summed over */
-        part.k = count;
-        part.a = (const char *)g->a + from * each * (g->trans_a ? g->lda : 1);
-        part.beta = from == 0 ? g->beta : 1;
-    }
-    return part;
+    int64_t most = bytes / each_bytes;
+    most = most > 32 ? most / 32 * 32 : most;
+    return most < count ? most : count;
 }
 
 static ferry_status gemm_reading_b(ferryi_cuda_stream *s, const ferryi_cuda_gemm *g)
 {
-    int64_t each = (int64_t)ferry_dtype_bytes(g->t), rows = g->trans_b ? g->n : g->k;
-    int64_t row_bytes = (g->trans_b ? g->k : g->n) * each, most = slab_rows(rows, row_bytes);
+    int64_t each = (int64_t)ferry_dtype_bytes(g->t), most = slab_size(g->n, g->k * each);
     ferry_status status = side_open(s);
     if (status == FERRY_OK) { /* the side stream may read what the stream has waited for */
         status = follow(s, s->stream, s->ready[0], s->side);
     }
-    for (int64_t from = 0, i = 0; from < rows && status == FERRY_OK; from += most, i++) {
-        int64_t count = rows - from < most ? rows - from : most;
+    for (int64_t from = 0, i = 0; from < g->n && status == FERRY_OK; from += most, i++) {
+        int64_t count = g->n - from < most ? g->n - from : most;
         int b = (int)(i % SLABS);
+        ferryi_cuda_gemm part = *g;
+        part.n = count;
+        part.c = (char *)g->c + from * each;
+        part.b = slab_at(s, b);
+        part.ldb = g->trans_b ? g->k : count;
         if (i >= SLABS) {
             status = ferryi_cuda_check(s->base.device, cudaStreamWaitEvent(s->side, s->used[b], 0), "ordering copies");
         }
-        if (status == FERRY_OK) {
-            status = ferryi_cuda_check(s->base.device,
-                                       (cudaError_t)ferryi_cuda_stream_copy(s->side, slab_at(s, b),
-                                                                            (const char *)g->b + from * row_bytes,
-                                                                            count * row_bytes, g->t, false),
-                                       "reading a weight");
+        if (status == FERRY_OK && g->trans_b) { /* columns of the result are rows of b */
+            status = ferryi_cuda_check(
+                s->base.device,
+                (cudaError_t)ferryi_cuda_stream_copy(
+                    s->side, slab_at(s, b), (const char *)g->b + from * g->k * each, count * g->k * each),
+                "reading a weight");
+        } else if (status == FERRY_OK) {
+            status = ferryi_cuda_check(
+                s->base.device,
+                (cudaError_t)ferryi_cuda_stream_rows(
+                    s->side, slab_at(s, b), (const char *)g->b + from * each, g->k, count * each, g->n * each),
+                "reading a weight");
         }
         if (status == FERRY_OK) {
             status = follow(s, s->side, s->ready[b], s->stream);
         }
         if (status == FERRY_OK) {
-            ferryi_cuda_gemm part = part_of_b(g, from, count, slab_at(s, b), each);
             status = ferryi_cuda_gemm_run(s, &part);
         }
         if (status == FERRY_OK) {
@@ -130,7 +125,7 @@ static ferry_status gemm_reading_b(ferryi_cuda_stream *s, const ferryi_cuda_gemm
 
 static ferry_status gemm_writing_c(ferryi_cuda_stream *s, const ferryi_cuda_gemm *g)
 {
-    int64_t each = (int64_t)ferry_dtype_bytes(g->t), row_bytes = g->n * each, most = slab_rows(g->m, row_bytes);
+    int64_t each = (int64_t)ferry_dtype_bytes(g->t), row_bytes = g->n * each, most = slab_size(g->m, row_bytes);
     ferry_status status = side_open(s);
     int last = 0;
     for (int64_t from = 0, i = 0; from < g->m && status == FERRY_OK; from += most, i++) {
@@ -151,11 +146,10 @@ static ferry_status gemm_writing_c(ferryi_cuda_stream *s, const ferryi_cuda_gemm
             status = follow(s, s->stream, s->ready[b], s->side);
         }
         if (status == FERRY_OK) {
-            status = ferryi_cuda_check(s->base.device,
-                                       (cudaError_t)ferryi_cuda_stream_copy(s->side, (char *)g->c + from * row_bytes,
-                                                                            slab_at(s, b), count * row_bytes, g->t,
-                                                                            g->beta != 0),
-                                       "writing a gradient");
+            char *to = (char *)g->c + from * row_bytes;
+            int error = g->beta != 0 ? ferryi_cuda_stream_add(s->side, to, slab_at(s, b), count * g->n, g->t)
+                                     : ferryi_cuda_stream_copy(s->side, to, slab_at(s, b), count * row_bytes);
+            status = ferryi_cuda_check(s->base.device, (cudaError_t)error, "writing a gradient");
         }
         if (status == FERRY_OK) {
             status = ferryi_cuda_check(s->base.device, cudaEventRecord(s->used[b], s->side), "ordering copies");
@@ -174,11 +168,10 @@ static ferry_status gemm_anywhere(ferryi_cuda_stream *s, const ferryi_cuda_gemm 
     if (g->m == 0 || g->n == 0) {
         return FERRY_OK;
     }
-    bool fits = g->n * each <= SLAB_BYTES && (g->trans_b ? g->k : g->n) * each <= SLAB_BYTES;
-    if (fits && g->k > 0 && is_pinned(s, g->c) && (g->beta == 0 || g->beta == 1)) {
+    if (g->k > 0 && g->n * each <= SLAB_BYTES && (g->beta == 0 || g->beta == 1) && is_pinned(s, g->c)) {
         return gemm_writing_c(s, g);
     }
-    if (fits && g->k > 0 && is_pinned(s, g->b)) {
+    if (g->k > 0 && g->k * each <= SLAB_BYTES && is_pinned(s, g->b)) {
         return gemm_reading_b(s, g);
     }
     return ferryi_cuda_gemm_run(s, g);

@@ -1,6 +1,7 @@
 /* device.c - opens devices by name and checks the arguments of streams, events, copies and pinned memory before the
  * backend sees them. */
 #include "runtime/backend.h"
+#include "runtime/workers.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -59,9 +60,28 @@ void ferry_device_close(ferry_device *d)
     if (d == NULL) {
         return;
     }
+    ferryi_workers_close(d->workers);
     free(d->region);
     pthread_mutex_destroy(&d->lock);
     d->backend->close(d);
+}
+
+ferryi_workers *ferryi_device_workers(ferry_device *d)
+{
+    ferryi_unseen_begin(); /* this lock orders a stream with nothing */
+    pthread_mutex_lock(&d->lock);
+    ferryi_workers *w = d->workers;
+    pthread_mutex_unlock(&d->lock);
+    ferryi_unseen_end();
+    if (w == NULL) {
+        pthread_mutex_lock(&d->lock);
+        if (d->workers == NULL) {
+            (void)ferryi_workers_open(&d->workers);
+        }
+        w = d->workers;
+        pthread_mutex_unlock(&d->lock);
+    }
+    return w;
 }
 
 const char *ferry_device_name(const ferry_device *d)

@@ -81,6 +81,10 @@ static bool before(const ferry_kernel *k, int64_t a, int64_t b)
         }
         return k->reverse ? x < y : x > y;
     }
+    if (k->dtype == FERRY_U64) {
+        const uint64_t *p = k->arg[1];
+        return k->reverse ? p[a] < p[b] : p[a] > p[b];
+    }
     int64_t x = whole(k->dtype, k->arg[1], a), y = whole(k->dtype, k->arg[1], b);
     return k->reverse ? x < y : x > y;
 }

@@ -20,6 +20,7 @@ for t in "$here"/bin/test_*; do
 done
 for t in "$here"/trainers/*/; do
     name=$(basename "$t")
+    [ "${name#full}" = "$name" ] || continue
     tolerance=1e-4
     [ "${name#fp64}" != "$name" ] && tolerance=1e-6
     timeout 60 "$t/trainer" --device cuda:0 --data "$here/gpt2/data" --steps 20 --lr 1e-3 --weight-decay 0.01 \
@@ -33,5 +34,18 @@ for t in "$here"/trainers/*/; do
     fi
     "$here/bin/check_log" "$out/$name.jsonl" "$here/gpt2/reference.json" float64 $tolerance || bad=1
 done
-tail -n 3 "$out"/*.txt
+first=
+for t in "$here"/trainers/full*/; do
+    name=$(basename "$t")
+    timeout 200 "$t/trainer" --device cuda:0 --data "$here/full" --steps 12 --lr 1e-4 --log "$out/$name.jsonl" \
+        >"$out/$name.txt" 2>&1
+    code=$?
+    echo "$name: exit $code; predicted $(cat "$t/predicted.txt")"
+    [ $code -eq 0 ] || bad=1
+    tail -n 4 "$out/$name.txt"
+    [ -n "$first" ] || first="$out/$name.jsonl"
+    paste <(sed 's/.*"loss": *\([^,]*\).*/\1/' "$first") <(sed 's/.*"loss": *\([^,]*\).*/\1/' "$out/$name.jsonl") |
+        awk '{d = $1 - $2; d = d < 0 ? -d : d; if (d > most) most = d} END {print "  largest difference of the losses: " most + 0}'
+done
+"$here/bin/bench_dha" || bad=1
 exit $bad

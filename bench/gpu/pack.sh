@@ -14,10 +14,11 @@ mkdir -p "$to/bin" "$to/lib" "$to/gpt2"
 cp "$source/bench/gpu/check.sh" "$to"
 cp -r "$models/gpt2/data" "$models/gpt2/reference.json" "$to/gpt2"
 
-for t in ${FERRY_GPU_TESTS:-test_kernels test_kernel_values test_streams test_pool test_adam}; do
+for t in test_kernels test_kernel_values test_window_kernels test_streams test_pool test_adam test_lost_gpu; do
     strip -o "$to/bin/$t" "$build/bin/$t"
 done
 strip -o "$to/bin/check_log" "$build/bin/check_log"
+strip -o "$to/bin/bench_dha" "$build/bin/bench_dha"
 for l in libcmocka.so.0 libjansson.so.4; do
     cp -L "/usr/lib/x86_64-linux-gnu/$l" "$to/lib"
 done
@@ -38,18 +39,20 @@ sed 's/^chunk_bytes:.*/chunk_bytes: 2097152/' "$source/tests/data/mixed-device.y
 emit() { # name, profile, plan options...
     local name=$1 profile=$2
     shift 2
-    ferryc plan "$profile" -o "$name.yaml" "$@" >/dev/null
-    ferryc emit "$name.yaml" -o "$name" >/dev/null
+    ferryc plan "$profile" -o "$name.yaml" "$@" >/dev/null 2>plan.log || { cat plan.log >&2; exit 1; }
+    ferryc emit "$name.yaml" -o "$name" $init >/dev/null
     make -s -C "$name"
     mkdir -p "$to/trainers/$name"
     strip -o "$to/trainers/$name/trainer" "$name/trainer"
     cp "$name"/*.safetensors "$to/trainers/$name"
+    sed -n 's/^ \* One step: //p' "$name/schedule.c" >"$to/trainers/$name/predicted.txt"
 }
 profile() { # name, device, more...
     local name=$1 device=$2
     shift 2
     ferryc profile "$models/gpt2/loss-ts.onnx" --dim batch=4 --dim seq=32 --device "model:$device" -o "$name.yaml" "$@" 2>/dev/null
 }
+init=
 profile h200 "$source/examples/devices/h200-pcie5.yaml"
 profile mixed device.yaml
 profile double device.yaml --precision fp64
@@ -62,4 +65,16 @@ emit go50 mixed.yaml --algorithm go-memferry --reserve-factor 0.5
 emit go0 mixed.yaml --algorithm go-memferry --reserve-factor 0
 emit clip mixed.yaml --clip
 emit fp64-auto double.yaml
+# GPT-2 of 124M parameters, drawn at random, on bytes of a text: every plan gives the same losses, and the times stand
+# beside the predicted ones.
+mkdir "$to/full"
+cc -O2 -o bytes_to_tokens "$source/examples/gpt2/bytes_to_tokens.c"
+./bytes_to_tokens "$source/examples/gpt2/text.txt" "$to/full/tokens.bin"
+ferryc profile "$models/full/gpt2-ts.onnx" --dim batch=4 --dim seq=512 --loss cross_entropy \
+    --device "model:$source/examples/devices/h200-pcie5.yaml" -o full.yaml 2>/dev/null
+init="--random-init 1"
+emit full-native full.yaml --algorithm native-offload
+emit full-auto full.yaml
+emit full-memferry full.yaml --algorithm memferry
+emit full-dha full.yaml --algorithm dha
 du -sh "$to"

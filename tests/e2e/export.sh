@@ -8,7 +8,7 @@ schedule_of() {
     local model=$1 dir=$2
     shift 2
     quiet ferryc profile "$model" -o $dir.profile.yaml --device "$mixed" "$@"
-    quiet ferryc plan $dir.profile.yaml -o $dir.plan.yaml
+    quiet ferryc plan $dir.profile.yaml -o $dir.plan.yaml --algorithm memferry
     quiet ferryc emit $dir.plan.yaml -o $dir
     build_schedule $dir
 }
@@ -53,6 +53,11 @@ round loss-ts gpt2 fp32 0 "${tokens[@]}"
 round loss-ts gpt2 fp64 1e-6 "${tokens[@]}"
 round ts gpt2 fp32 0 "${tokens[@]}" --loss cross_entropy # the head is the transpose of the embedding
 round dynamo gpt2 fp32 0 "${tokens[@]}" --loss cross_entropy
+round ts bert fp32 0 "${tokens[@]}" --loss cross_entropy
+round dynamo23 bert fp32 0 "${tokens[@]}" --loss cross_entropy
+round dynamo llama fp32 0 "${tokens[@]}" --loss cross_entropy # rotary frequencies are no parameters
+round ts resnet fp32 0 --dim batch=4 --loss cross_entropy
+round dynamo vit fp32 0 --dim batch=4 --loss cross_entropy
 
 # The same weights in a file beside the model; what ferryc export wrote it may overwrite, nothing else.
 done=gpt2-ts-fp32.done

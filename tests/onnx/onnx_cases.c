@@ -95,6 +95,10 @@ static int fork_case(CaseFunction *run, const char *dir, char *why)
         close(pipes[0]);
         int result = run_case(run, dir, text);
         ssize_t written = write(pipes[1], text, strlen(text));
+#ifdef FERRY_COVERAGE
+        void __gcov_dump(void); /* _exit would lose what this process counted */
+        __gcov_dump();
+#endif
         _exit(written < 0 ? CASE_FAILED : result);
     }
     close(pipes[1]);

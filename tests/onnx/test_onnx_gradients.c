@@ -21,9 +21,10 @@ typedef enum Way { AS_INITIALIZERS, AS_INPUTS } Way;
 typedef enum Result { COMPARED, NOT_BUILT, WRONG } Result;
 
 typedef struct Output {
-    const char *name;
+    const char *name, *weights; /* tensors */
     int64_t count;
-    const double *weight, *at; /* at: where the forward nodes leave it */
+    double *weight;
+    const double *at; /* where the forward nodes leave it */
 } Output;
 
 typedef struct Check {
@@ -85,8 +86,8 @@ static bool can_train(const Model *m, int i)
     return dtype_is_float(v->dtype) && v->data == NULL && value_count(v) > 0 && !is_statistic(m, m->input[i]);
 }
 
-/* Inputs whose values are known when compiling become initializers; of the floating ones those of rank 1 and more as well, as
- * the model's own would be. */
+/* Inputs that are known when compiling become constants, and those without elements initializers; of the floating ones those of rank 1 and more
+ * as well, as the model's own would be. */
 static void make_initializers(Check *c, Way way)
 {
     Model *m = c->m;
@@ -94,12 +95,12 @@ static void make_initializers(Check *c, Way way)
     for (int i = 0; i < m->n_input; i++) {
         Value *v = &m->value.at[m->input[i]];
         bool trained = way == AS_INITIALIZERS && (can_train(m, i) || is_statistic(m, m->input[i])) && v->rank > 0;
-        if (v->data == NULL && !trained) {
+        if (v->data == NULL && !trained && value_count(v) > 0) {
             m->fed[kept] = m->fed[i];
             m->input[kept++] = m->input[i];
             continue;
         }
-        v->kind = VALUE_INITIALIZER;
+        v->kind = v->data != NULL ? VALUE_CONSTANT : VALUE_INITIALIZER;
         v->data = m->fed[i];
         memcpy(v->data_dim, v->dim, sizeof v->dim);
     }
@@ -161,8 +162,8 @@ static Status weigh(Diag *d, Check *c, int y)
         uint64_t bits = draw(&c->random);
         weight[i] = (0.25 + 0.75 * (double)(bits >> 11) * 0x1p-53) * (bits & 1 ? 1 : -1);
     }
-    c->output[c->n_output++] = (Output){t.name, t.count, weight, NULL};
     TRY(graph_add_tensor(d, g, graph_made_up_name(g, "weights"), TENSOR_CONST, FERRY_F64, t.rank, t.dim, &w));
+    c->output[c->n_output++] = (Output){t.name, g->tensor.at[w].name, t.count, weight, NULL};
     g->tensor.at[w].data = weight;
     TRY(graph_add_tensor(d, g, graph_made_up_name(g, "weighted"), TENSOR_VALUE, FERRY_F64, t.rank, t.dim, &weighted));
     ferry_kernel mul = call_binary(FERRY_OP_BINARY, FERRY_F64, FERRY_MUL, 1, &t.count, &one, &one);
@@ -352,11 +353,26 @@ static Result compare_param(Check *c, const Param *p, Point **at)
     return COMPARED;
 }
 
+/* What is infinite or NaN has no slope: it does not count. */
+static void ignore_infinite(Check *c)
+{
+    for (int i = 0; i < c->n_output; i++) {
+        Output *o = &c->output[i];
+        double *used = c->at[find_tensor(c->g, o->weights)];
+        for (int64_t k = 0; k < o->count; k++)
+            if (!isfinite(o->at[k]))
+                used[k] = o->weight[k] = 0;
+    }
+}
+
 static Result compare(Check *c)
 {
     Result result = prepare(c);
     if (result != COMPARED)
         return result;
+    if (!execute(c, c->g->n_forward))
+        return say(c, WRONG, ferry_error());
+    ignore_infinite(c);
     if (!execute(c, c->g->node.count))
         return say(c, WRONG, ferry_error());
     Point *at[5];

@@ -82,6 +82,8 @@ def from_package():
             continue
         if not plain(inputs) or not plain(outputs):
             continue
+        if case.name.startswith("test_mod_float") and "fmod_0" in case.name:  # defined from opset 28 on
+            continue
         if opset(model) > 23:
             new = onnx.ModelProto()
             new.CopyFrom(model)
@@ -112,7 +114,8 @@ def empty_cases():
     for op in "ReduceSum ReduceMean ReduceMax ReduceMin ReduceProd ReduceL1 ReduceL2 ReduceSumSquare ReduceLogSumExp".split():
         yield op, {"keepdims": 0}, [f(0, 3), i(1)]
         yield op, {"keepdims": 1}, [f(0, 3, 2), i(-1, 1)]
-        yield op, {"keepdims": 1}, [e, i(1)]  # of nothing
+        if op != "ReduceMean":  # 0 / 0
+            yield op, {"keepdims": 1}, [e, i(1)]
     for axis in (0, 1, -1):
         for op in "Softmax LogSoftmax Hardmax".split():
             yield op, {"axis": axis}, [e]

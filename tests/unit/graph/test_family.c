@@ -1,6 +1,6 @@
-/* What transformers are made of - attention, rotary positions, normalizations, gathering and scattering by indices, branches,
- * functions, dropout - against ONNX's reference evaluator, and every gradient against central differences. The cases are in
- * tests/data/onnx/family*.onnx (make_family_cases.py). */
+/* What transformers are made of - attention, rotary positions, normalizations, gathering and scattering by indices,
+ * branches, functions, dropout - against ONNX's reference evaluator, and every gradient against central differences.
+ * The cases are in tests/data/onnx/family*.onnx (make_family_cases.py). */
 #include "tests/unit/graph/graph_make.h"
 #include "tests/unit/graph/model_test.h"
 
@@ -39,7 +39,8 @@ static void compare_output(const Exec *e, const Model *m, const char *name)
     assert_int_equal(expected->dtype, is->dtype);
     for (int64_t k = 0; k < is->count; k++) {
         double a = is->dtype == FERRY_F64 ? ((const double *)e->at[t])[k] : (double)((const int64_t *)e->at[t])[k];
-        double b = is->dtype == FERRY_F64 ? ((const double *)expected->data)[k] : (double)((const int64_t *)expected->data)[k];
+        double b =
+            is->dtype == FERRY_F64 ? ((const double *)expected->data)[k] : (double)((const int64_t *)expected->data)[k];
         if (!(a == b || fabs(a - b) <= 1e-9 * (1 + fabs(b))))
             fail_msg("%s[%lld]: %.17g, expected %.17g", name, (long long)k, a, b);
     }

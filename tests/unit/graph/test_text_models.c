@@ -1,5 +1,5 @@
-/* The tiny BERT and Llama in their exports, forward and backward in fp64, against PyTorch's loss, norm and gradients. The
- * gradients are named as the initializers of loss-ts.onnx; a parameter of another export is found by its values. */
+/* The tiny BERT and Llama in their exports, forward and backward in fp64, against PyTorch's loss, norm and gradients.
+ * The gradients are named as the initializers of loss-ts.onnx; a parameter of another export is found by its values. */
 #include <math.h>
 
 #include <jansson.h>

@@ -165,7 +165,7 @@ static void wrong_options_are_named(void **state)
     (void)state;
     World *w = world_open(1, 1);
     Diag d;
-    assert_int_equal(make_fails(w, options("optimal"), &d), ST_USAGE);
+    assert_int_equal(make_fails(w, options("best"), &d), ST_USAGE);
     assert_non_null(strstr(d.hint, "go-memferry"));
     PlanOptions o = options("auto");
     o.reserve_factor = 0.5;

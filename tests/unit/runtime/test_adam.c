@@ -388,12 +388,46 @@ static void works_on_pinned_memory(void **state)
     ferry_host_free(b->device, numbers);
 }
 
+/* A tensor of many blocks and a part of one: shared out over threads, it gets the bits that one call of the arithmetic
+ * gives, and the sum of squares is exact where all its parts are. */
+static void large_tensors_keep_their_bits(void **state)
+{
+    bench *b = *state;
+    enum { MANY = 9 * FERRYI_UPDATE_BLOCK + 77 };
+    float *x[4], *y[4];
+    double exact = 0, sum;
+    for (int a = 0; a < 4; a++) {
+        x[a] = malloc(MANY * sizeof(float));
+        y[a] = malloc(MANY * sizeof(float));
+        for (int i = 0; i < MANY; i++) {
+            x[a][i] = (float)((i % 1024 * 919 + a * 13) % 1024) / 64 + (float)(a == 2);
+        }
+        memcpy(y[a], x[a], MANY * sizeof(float));
+    }
+    for (int i = 0; i < MANY; i++) {
+        exact += (double)x[3][i] * (double)x[3][i];
+    }
+    ferry_adamw_args args = {1e-2, 0.9, 0.999, 1e-8, 0.1, 3};
+    ferryi_adamw_numbers numbers = ferryi_adamw_prepare(&args, 1);
+    expect_ok(ferry_sqnorm(b->stream, FERRY_F32, &sum, x[3], MANY));
+    expect_ok(ferry_adamw(b->stream, FERRY_F32, x[0], x[1], x[2], x[3], NULL, MANY, args));
+    expect_ok(ferry_stream_sync(b->stream));
+    ferryi_adamw_scalar(FERRY_F32, y[0], y[1], y[2], y[3], MANY, &numbers);
+    assert_true(sum == exact);
+    for (int a = 0; a < 4; a++) {
+        assert_memory_equal(x[a], y[a], MANY * sizeof(float));
+        free(x[a]);
+        free(y[a]);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(follows_pytorch),           cmocka_unit_test(norms_are_exact),
         cmocka_unit_test(versions_agree_to_the_bit), cmocka_unit_test(sums_in_the_fixed_order),
         cmocka_unit_test(refuses_wrong_calls),       cmocka_unit_test(works_on_pinned_memory),
+        cmocka_unit_test(large_tensors_keep_their_bits),
     };
     return cmocka_run_group_tests(tests, bench_open, bench_close);
 }

@@ -1,4 +1,5 @@
-/* DROPOUT, RAVEL, SCATTER and TOPK on the host: what they promise beside their values, which graph tests compare with ONNX's. */
+/* DROPOUT, RAVEL, SCATTER and TOPK on the host: what they promise beside their values, which graph tests compare with
+ * ONNX's. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -131,8 +132,8 @@ static void test_ravel(void **state)
     OK(ferry_ravel(stream, FERRY_I32, y, ids, 1, &dim, &base, &stride, 2, sizes, 5));
     OK(ferry_stream_sync(stream));
     assert_memory_equal(y, expected, sizeof(y));
-    const int64_t nine = 9;
-    assert_int_equal(ferry_ravel(stream, FERRY_I32, y, ids, 1, &dim, &base, &stride, nine, sizes, 5), FERRY_USAGE);
+    const int64_t nine[9] = {1, 1, 1, 1, 1, 1, 1, 1, 1};
+    assert_int_equal(ferry_ravel(stream, FERRY_I32, y, ids, 1, &dim, &base, &stride, 9, nine, 5), FERRY_USAGE);
     assert_int_equal(ferry_ravel(stream, FERRY_F32, y, ids, 1, &dim, &base, &stride, 2, sizes, 5), FERRY_USAGE);
 }
 
@@ -146,8 +147,10 @@ static void test_scatter_replaces(void **state)
     OK(ferry_scatter(stream, FERRY_I16, FERRY_FN_NONE, y, data, updates, FERRY_I64, ids, 3, 3, 2));
     OK(ferry_stream_sync(stream));
     assert_memory_equal(y, expected, sizeof(y));
-    assert_int_equal(ferry_scatter(stream, FERRY_I16, FERRY_ADD, y, data, updates, FERRY_I64, ids, 3, 3, 2), FERRY_USAGE);
-    assert_int_equal(ferry_scatter(stream, FERRY_F32, FERRY_DIV, y, data, updates, FERRY_I64, ids, 3, 3, 2), FERRY_USAGE);
+    assert_int_equal(ferry_scatter(stream, FERRY_I16, FERRY_ADD, y, data, updates, FERRY_I64, ids, 3, 3, 2),
+                     FERRY_USAGE);
+    assert_int_equal(ferry_scatter(stream, FERRY_F32, FERRY_DIV, y, data, updates, FERRY_I64, ids, 3, 3, 2),
+                     FERRY_USAGE);
 }
 
 /* Equal largest elements share the gradient; the ids that fail name themselves. Last: the device stays failed. */
@@ -158,7 +161,8 @@ static void test_scatter_grad_and_failure(void **state)
     const int64_t ids[] = {0, 0, 1}, bad[] = {0, 0, 2}, dim = 3, one = 1, two = 2, zero = 0;
     double ddata[2], dupdates[3];
     int64_t places[3];
-    OK(ferry_scatter_grad(stream, FERRY_F64, FERRY_MAX, ddata, dupdates, dy, data, updates, y, FERRY_I64, ids, 3, 2, 1));
+    OK(ferry_scatter_grad(stream, FERRY_F64, FERRY_MAX, ddata, dupdates, dy, data, updates, y, FERRY_I64, ids, 3, 2,
+                          1));
     OK(ferry_stream_sync(stream));
     assert_true(ddata[0] == 2 && ddata[1] == 4);
     assert_memory_equal(dupdates, third, sizeof(third));

@@ -443,6 +443,75 @@ static void test_ids(void **state)
     }
 }
 
+/* Ids with many equal ones, so that updates meet. */
+static void test_index(void **state)
+{
+    (void)state;
+    const ferry_fn merging[] = {FERRY_FN_NONE, FERRY_ADD, FERRY_MUL, FERRY_MAX, FERRY_MIN};
+    EACH_TYPE_AND_ROUND
+    {
+        ferry_kernel k = start(FERRY_OP_SCATTER, floats[type]);
+        k.k = k.k == 0 ? 1 : k.k;
+        k.fn = merging[round % 5];
+        bench_alloc(&k, 0);
+        bench_random(&k, 1, 0.5, 2);
+        bench_random(&k, 2, 0.5, 2);
+        bench_ids(&k, 3, -k.k, k.k - 1);
+        compare(&k, tolerance(&k));
+        k = start(FERRY_OP_SCATTER_GRAD, floats[type]);
+        k.k = k.k == 0 ? 1 : k.k;
+        k.fn = merging[round % 5];
+        bench_alloc(&k, 0);
+        bench_alloc(&k, 1);
+        if (k.fn == FERRY_FN_NONE) { /* of equal ids the reference gives each the gradient */
+            k.m = k.m < k.k ? k.m : k.k;
+        }
+        bench_random(&k, 2, -1, 1);
+        for (int a = 3; a < 6; a++) { /* few values: factors of 0, and equal extremes */
+            bench_alloc(&k, a);
+            for (int64_t i = 0, n = bench_elements(&k, a); i < n; i++) {
+                bench_set(&k, a, i, (double)bench_int(0, 2));
+            }
+        }
+        bench_ids(&k, 6, -k.k, k.k - 1);
+        compare(&k, tolerance(&k));
+        k = start(FERRY_OP_TOPK, floats[type]);
+        k.k = bench_int(0, k.n);
+        k.reverse = round % 2 == 1;
+        bench_alloc(&k, 0);
+        bench_alloc(&k, 1);
+        for (int64_t i = 0, n = bench_elements(&k, 1); i < n; i++) {
+            bench_set(&k, 1, i, bench_bits() % 16 == 0 ? (double)NAN : (double)bench_int(-3, 3));
+        }
+        compare(&k, 0);
+        k = start(FERRY_OP_DROPOUT, floats[type]);
+        k.n = k.n * k.m;
+        k.alpha = 0.3;
+        k.seed = 77777777777;
+        k.step = round;
+        k.salt = 5;
+        k.accumulate = bench_bits() % 2 != 0;
+        bench_random(&k, 0, -1, 1);
+        bench_random(&k, 1, -1, 1);
+        compare(&k, tolerance(&k));
+    }
+    for (int round = 0; round < ROUNDS; round++) {
+        ferry_kernel k = start(FERRY_OP_RAVEL, round % 2 != 0 ? FERRY_I64 : FERRY_I32);
+        k.dtype2 = k.dtype;
+        k.m = bench_int(1, 4);
+        k.k = bench_int(1, 3);
+        random_dims(&k, 3);
+        random_strides(&k, 0, 1, false);
+        random_strides(&k, 1, k.m, true);
+        for (int i = 0; i < FERRY_MAX_RANK; i++) {
+            k.stride[2][i] = bench_int(2, 9);
+        }
+        bench_alloc(&k, 0);
+        bench_ids(&k, 1, -2, 1);
+        compare(&k, 0);
+    }
+}
+
 /* The same numbers at eight distances from a cache line give the same bits. */
 static void same_bits(ferry_kernel *k)
 {
@@ -518,7 +587,7 @@ int main(void)
         cmocka_unit_test(test_linear), cmocka_unit_test(test_matmul),         cmocka_unit_test(test_unary),
         cmocka_unit_test(test_binary), cmocka_unit_test(test_power),          cmocka_unit_test(test_reduce),
         cmocka_unit_test(test_copy),   cmocka_unit_test(test_where_and_fill), cmocka_unit_test(test_rows),
-        cmocka_unit_test(test_ids),    cmocka_unit_test(test_same_bits),
+        cmocka_unit_test(test_ids),    cmocka_unit_test(test_index),         cmocka_unit_test(test_same_bits),
     };
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
     bench_close();

@@ -394,7 +394,7 @@ static void test_random_graphs(void **state)
 
 /* ---- all kinds of streams together ------------------------------------------------------------------------------ */
 
-enum { MIX_STREAMS = 5, MIX_CELLS = 10, MIX_STEPS = 400 };
+enum { MIX_STREAMS = 5, MIX_CELLS = 10, MIX_STEPS = 400, APART = 8 /* a cell has a cache line for itself */ };
 
 /* Numbers in pinned memory, on which CPU tasks and kernels work, and copies of them in device memory. */
 typedef struct mixed {
@@ -443,10 +443,10 @@ static void run_mixed(uint64_t seed)
                                                         FERRY_STREAM_UPDATE, FERRY_STREAM_UPDATE};
     mixed m;
     ferry_pool *pool;
-    int64_t cell[MIX_CELLS], copy[MIX_CELLS];
+    int64_t cell[MIX_CELLS * APART] = {0}, copy[MIX_CELLS * APART] = {0};
     OK(ferry_pool_open(device, 4096, &pool));
     m.copy = ferry_pool_at(pool, 0);
-    OK(ferry_host_alloc(device, MIX_CELLS * sizeof(int64_t), (void **)&m.cell));
+    OK(ferry_host_alloc(device, sizeof(cell), (void **)&m.cell));
     OK(ferry_host_alloc(device, (MIX_STEPS + 1) * sizeof(int64_t), (void **)&m.number));
     m.number[MIX_STEPS] = 1;
     for (int i = 0; i < MIX_STREAMS; i++) {
@@ -454,9 +454,9 @@ static void run_mixed(uint64_t seed)
     }
     for (int i = 0; i < MIX_CELLS; i++) {
         m.last_use[i] = event();
-        m.cell[i] = cell[i] = i;
-        copy[i] = i;
-        OK(ferry_copy_h2d(m.s[1], &m.copy[i], &m.cell[i], sizeof(int64_t)));
+        int at = i * APART;
+        m.cell[at] = cell[at] = copy[at] = i;
+        OK(ferry_copy_h2d(m.s[1], &m.copy[at], &m.cell[at], sizeof(int64_t)));
         OK(ferry_event_record(m.s[1], m.last_use[i]));
     }
     for (int i = 0; i < MIX_STEPS; i++) {
@@ -465,7 +465,7 @@ static void run_mixed(uint64_t seed)
         m.number[i] = (int64_t)next_random(&seed);
         OK(ferry_stream_wait(m.s[at], m.last_use[to]));
         OK(ferry_stream_wait(m.s[at], m.last_use[from]));
-        mixed_step(&m, at, i, to, from, cell, copy);
+        mixed_step(&m, at, i, to * APART, from * APART, cell, copy);
         OK(ferry_event_record(m.s[at], m.last_use[to]));
         OK(ferry_event_record(m.s[at], m.last_use[from]));
     }
