@@ -60,7 +60,8 @@ static error_t parse(int key, char *arg, struct argp_state *state)
     return 0;
 }
 
-/* The schedule's parameter of this name; of optimizer state, whose tensors are named after their parameter, that one. */
+/* The schedule's parameter of this name; of optimizer state, whose tensors are named after their parameter, that one.
+ */
 static int find_param(const Schedule *s, const char *name)
 {
     static const char *const prefixes[] = {"", "optimizer.m.", "optimizer.v."};
@@ -76,10 +77,12 @@ static Status check_weights(Diag *d, const Schedule *s, const char *path, const 
 {
     const char *model = ferry_weights_meta(w, "model");
     if (model && !force && strcmp(model, s->model_hash) != 0)
-        return diag_fail(d, ST_MODEL, "%s: is of another model: hash %.40s, the schedule's is %s", path, model, s->model_hash);
+        return diag_fail(d, ST_MODEL, "%s: is of another model: hash %.40s, the schedule's is %s", path, model,
+                         s->model_hash);
     for (int i = 0; i < s->n_param; i++)
         if (!ferry_weights_find(w, s->param[i].name)) {
-            diag_fail(d, ST_MODEL, "%s: is of another model: parameter '%s' of the schedule is missing", path, s->param[i].name);
+            diag_fail(d, ST_MODEL, "%s: is of another model: parameter '%s' of the schedule is missing", path,
+                      s->param[i].name);
             return diag_hint(d, "name the schedule's own checkpoint, or the schedule that wrote this one");
         }
     for (int i = 0; i < ferry_weights_count(w); i++)
@@ -116,9 +119,8 @@ static Status run(Diag *d, Arena *a, const Args *args, ferry_weights **w)
     Schedule *s;
     struct stat st;
     ExportReport report;
-    ExportOptions o = {.out = args->out,
-                       .force = args->overwrite,
-                       .inline_bytes = args->external ? 0 : EXPORT_INLINE_BYTES};
+    ExportOptions o = {
+        .out = args->out, .force = args->overwrite, .inline_bytes = args->external ? 0 : EXPORT_INLINE_BYTES};
     TRY(schedule_read(d, a, args->dir, &s));
     const char *path = args->weights;
     if (stat(path, &st) == 0 && S_ISDIR(st.st_mode) && !(path = path_join(a, path, "checkpoint.safetensors")))

@@ -2,10 +2,11 @@
  *
  * needs: a model file, tensors by initializer   fills: a new file   keeps: every byte that does not have to change
  *
- * The file is walked on the wire and the copy described as a list of pieces: ranges of the mapped file, a few bytes made
- * up here (lengths, external data entries), and tensors, which are converted only while they are written. A message in
- * which nothing changes is one piece, whatever it contains. The length of a message stands before it on the wire, so
- * the list is made first, lengths are filled in from the inside out, and then everything is written in one go. */
+ * The file is walked on the wire and the copy described as a list of pieces: ranges of the mapped file, a few bytes
+ * made up here (lengths, external data entries), and tensors, which are converted only while they are written. A
+ * message in which nothing changes is one piece, whatever it contains. The length of a message stands before it on the
+ * wire, so the list is made first, lengths are filled in from the inside out, and then everything is written in one go.
+ */
 #include "graph/onnx_export.h"
 
 #include <math.h>
@@ -38,7 +39,7 @@ typedef struct Export {
     Diag *d;
     Arena *a;
     const ExportOptions *o;
-    Model *m; /* only its arena, path and mapped files are used */
+    Model *m;     /* only its arena, path and mapped files are used */
     bool outside; /* weights go to the data file */
     const char *data_name;
     VEC(Piece) piece, data;
@@ -213,12 +214,12 @@ static Status fill_make(Export *x, const ExportWeight *w, const Value *v, Fill *
         char have[200], want[200];
         shape_text(have, sizeof have, t->rank, t->dim);
         shape_text(want, sizeof want, v->rank, v->dim);
-        return diag_fail(x->d, ST_MODEL, "%s: initializer \"%.300s\" is %s, its new values are %s%s", x->m->path, w->name,
-                         want, have, w->transposed ? " (transposed)" : "");
+        return diag_fail(x->d, ST_MODEL, "%s: initializer \"%.300s\" is %s, its new values are %s%s", x->m->path,
+                         w->name, want, have, w->transposed ? " (transposed)" : "");
     }
     if (!is_float(v->dtype) || !is_float(t->dtype))
-        return diag_fail(x->d, ST_MODEL, "%s: initializer \"%.300s\" is of type %s, its new values of type %s", x->m->path,
-                         w->name, ferry_dtype_name(v->dtype), ferry_dtype_name(t->dtype));
+        return diag_fail(x->d, ST_MODEL, "%s: initializer \"%.300s\" is of type %s, its new values of type %s",
+                         x->m->path, w->name, ferry_dtype_name(v->dtype), ferry_dtype_name(t->dtype));
     return ST_OK;
 }
 
@@ -366,9 +367,10 @@ static bool is_export_entry(const WireField *entry)
     return false;
 }
 
-/* depth 0: the model; 1: its graph, whose initializers are the parameters. Sub-graphs and attributes may hold tensors whose
- * data lies outside as well. The scan bounds the depth. */
-static Status rewrite_message(Export *x, const ProtobufCMessageDescriptor *type, const uint8_t *at, size_t size, int depth)
+/* depth 0: the model; 1: its graph, whose initializers are the parameters. Sub-graphs and attributes may hold tensors
+ * whose data lies outside as well. The scan bounds the depth. */
+static Status rewrite_message(Export *x, const ProtobufCMessageDescriptor *type, const uint8_t *at, size_t size,
+                              int depth)
 {
     WireField f;
     for (Wire w = {at, at + size, NULL}; wire_next(&w, &f);) {
@@ -437,7 +439,7 @@ static void mark_make(XXH3_state_t *hash, uint8_t mark[MARK_BYTES])
     *at++ = 2 << 3 | WIRE_BYTES;
     *at++ = HASH_DIGITS;
     for (int i = 0; i < HASH_DIGITS; i++)
-        *at++ = (uint8_t)"0123456789abcdef"[digest.digest[i / 2] >> (i % 2 ? 0 : 4) & 15];
+        *at++ = (uint8_t) "0123456789abcdef"[digest.digest[i / 2] >> (i % 2 ? 0 : 4) & 15];
 }
 
 static Status hash_open(Diag *d, XXH3_state_t **out)
@@ -526,8 +528,8 @@ static Status run(Export *x)
     TRY(model_map(x->d, x->m, x->m->path, NULL, &file));
     hash_hex(file.bytes, file.size, hash);
     if (x->o->model_hash && strcmp(x->o->model_hash, hash) != 0) {
-        diag_fail(x->d, ST_MODEL, "%s: is not the model that was trained: its hash is %s, expected %s", x->m->path, hash,
-                  x->o->model_hash);
+        diag_fail(x->d, ST_MODEL, "%s: is not the model that was trained: its hash is %s, expected %s", x->m->path,
+                  hash, x->o->model_hash);
         return diag_hint(x->d, "emit the schedule again, or use --force when only details changed");
     }
     TRY(onnx_scan(x->d, x->m->path, file.bytes, file.size));

@@ -4,7 +4,8 @@
 
 #include "graph/model.h"
 
-/* An initializer of the file and where its new values come from. Tied parameters give several of these the same `from`. */
+/* An initializer of the file and where its new values come from. Tied parameters give several of these the same `from`.
+ */
 typedef struct ExportWeight {
     const char *name;
     const ferry_tensor *from; /* floating values of any type: the initializer keeps its own type */
@@ -29,12 +30,13 @@ typedef struct ExportReport {
     int64_t data_bytes;     /* of OUT.data, 0 when there is none */
 } ExportReport;
 
-/* Everything but the values stays as it is, byte for byte: order, unknown fields, documentation. What was stored outside of
- * the model file comes along, into the copy or into OUT.data. The copy ends with one more metadata entry, "ferryc.export",
- * with the hash of all bytes before it: by that a later export knows that it may overwrite the file.
- * Written atomically. ST_USAGE: no such model; OUT exists and is not an export of ours, or is the model itself. ST_MODEL: another
- * model than model_hash says; an initializer is missing, has another shape, is not floating, or cannot hold the new
- * values (which are finite and would become infinite); external data of anything that is not in the list is missing. */
+/* Everything but the values stays as it is, byte for byte: order, unknown fields, documentation. What was stored
+ * outside of the model file comes along, into the copy or into OUT.data. The copy ends with one more metadata entry,
+ * "ferryc.export", with the hash of all bytes before it: by that a later export knows that it may overwrite the file.
+ * Written atomically. ST_USAGE: no such model; OUT exists and is not an export of ours, or is the model itself.
+ * ST_MODEL: another model than model_hash says; an initializer is missing, has another shape, is not floating, or
+ * cannot hold the new values (which are finite and would become infinite); external data of anything that is not in the
+ * list is missing. */
 Status onnx_export(Diag *d, Arena *a, const ExportOptions *options, ExportReport *report);
 
 #endif

@@ -76,9 +76,11 @@ void ops_list_json(Text *to)
     text_add(to, "[");
     for (int i = 0; i < count; i++) {
         Note n = note_of(&row[i]);
-        text_add(to, "%s\n  {\"operator\": \"%s\", \"since\": %d, \"until\": %d, \"folds\": %s, \"runs\": %s, \"gradient\": ",
-                 i ? "," : "", row[i].op, row[i].since, row[i].until, row[i].fold ? "true" : "false",
-                 row[i].lower ? "true" : "false");
+        text_add(
+            to,
+            "%s\n  {\"operator\": \"%s\", \"since\": %d, \"until\": %d, \"folds\": %s, \"runs\": %s, \"gradient\": ",
+            i ? "," : "", row[i].op, row[i].since, row[i].until, row[i].fold ? "true" : "false",
+            row[i].lower ? "true" : "false");
         if (row[i].lower)
             text_add_quoted(to, GRADIENT_NAMES[n.gradient]);
         else
@@ -96,15 +98,18 @@ void ops_list_json(Text *to)
 
 void ops_list_document(Text *to)
 {
-    text_add(to,
-             "# Operators\n\n"
-             "The ONNX operators of the default domain that ferryc knows; `ferryc inspect --ops` prints the table, with `--json` for\n"
-             "programs. A model with any other operator is refused, and the error names all of them.\n\n"
-             "- *opsets*: the versions of the standard in which the operator means what is implemented.\n"
-             "- *folds*: it is computed when compiling where its inputs are known: shapes, positions, masks, rotary tables.\n"
-             "- *runs*: it has kernels; without them it is supported only where it folds.\n"
-             "- *gradient*: `yes`, with respect to every floating input; `zero`: its derivative is 0 wherever there is one;\n"
-             "  `none`: its results are whole numbers or truth values, through which no gradient flows.\n\n"
-             "The standard's own test data decides: `tests/onnx/unsupported.txt` names each of its cases that does not pass.\n\n");
+    text_add(to, "# Operators\n\n"
+                 "The ONNX operators of the default domain that ferryc knows; `ferryc inspect --ops` prints the table, "
+                 "with `--json` for\n"
+                 "programs. A model with any other operator is refused, and the error names all of them.\n\n"
+                 "- *opsets*: the versions of the standard in which the operator means what is implemented.\n"
+                 "- *folds*: it is computed when compiling where its inputs are known: shapes, positions, masks, "
+                 "rotary tables.\n"
+                 "- *runs*: it has kernels; without them it is supported only where it folds.\n"
+                 "- *gradient*: `yes`, with respect to every floating input; `zero`: its derivative is 0 wherever "
+                 "there is one;\n"
+                 "  `none`: its results are whole numbers or truth values, through which no gradient flows.\n\n"
+                 "The standard's own test data decides: `tests/onnx/unsupported.txt` names each of its cases that does "
+                 "not pass.\n\n");
     ops_list_table(to);
 }

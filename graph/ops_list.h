@@ -6,8 +6,8 @@
 
 /* A Markdown table, one line a row of ops.def, sorted by name. */
 void ops_list_table(Text *to);
-/* A JSON array of {"operator", "since", "until", "folds", "runs", "gradient", "remark"}; gradient is "yes", "zero", "none" or
- * null where the operator only folds, remark may be null. */
+/* A JSON array of {"operator", "since", "until", "folds", "runs", "gradient", "remark"}; gradient is "yes", "zero",
+ * "none" or null where the operator only folds, remark may be null. */
 void ops_list_json(Text *to);
 /* docs/operators.md. */
 void ops_list_document(Text *to);

@@ -31,57 +31,35 @@ static void warn_dropout(Diag *d, const Model *m)
         diag_note(d, "%s has no Dropout, which exporters remove in evaluation mode; %s", m->path, remedy);
 }
 
-/* The embedding of which a parameter without values could be a copy, -1: of its shape, or its shape transposed, and
- * read by lookups only. */
-static int find_embedding(const Graph *g, const bool *looked_up, int of, bool *transposed)
-{
-    const Tensor *t = &g->tensor.at[g->param[of].tensor];
-    for (int p = 0; p < g->n_param && t->rank == 2; p++) {
-        const Tensor *e = &g->tensor.at[g->param[p].tensor];
-        if (p == of || !looked_up[p] || e->rank != 2 || g->param[p].data != NULL)
-            continue;
-        *transposed = e->dim[0] == t->dim[1] && e->dim[1] == t->dim[0];
-        if (*transposed || (e->dim[0] == t->dim[0] && e->dim[1] == t->dim[1]))
-            return p;
-    }
-    return -1;
-}
-
 static int param_of(const Graph *g, int tensor)
 {
     return tensor >= 0 && graph_is_param(g, tensor) ? g->tensor.at[graph_root(g, tensor)].param : -1;
 }
 
 /* A head that is tied to the embedding is often stored again. With values the copy is found; without them only the
- * shape speaks. */
-static Status warn_untied(Diag *d, const Graph *g)
+ * shape speaks: the last product of the model scores as many classes as the embedding has rows. */
+static void warn_untied(Diag *d, const Graph *g)
 {
-    bool *looked_up = ARENA_NEW(g->arena, bool, g->n_param), *multiplied = ARENA_NEW(g->arena, bool, g->n_param);
-    if (looked_up == NULL || multiplied == NULL)
-        return diag_oom(d);
-    for (int i = 0; i < g->n_forward; i++) {
+    const Node *head = NULL;
+    for (int i = 0; i < g->n_forward; i++)
+        if (g->node.at[i].call.op == FERRY_OP_LINEAR && param_of(g, g->node.at[i].arg[2]) >= 0)
+            head = &g->node.at[i];
+    int h = head != NULL ? param_of(g, head->arg[2]) : -1;
+    for (int i = 0; i < g->n_forward && h >= 0 && g->param[h].data == NULL; i++) {
         const Node *n = &g->node.at[i];
-        if (n->call.op == FERRY_OP_EMBEDDING && param_of(g, n->arg[1]) >= 0)
-            looked_up[param_of(g, n->arg[1])] = true;
-        if (n->call.op == FERRY_OP_LINEAR && param_of(g, n->arg[2]) >= 0)
-            multiplied[param_of(g, n->arg[2])] = true;
-    }
-    for (int p = 0; p < g->n_param; p++) {
-        bool transposed;
-        int e = multiplied[p] && !looked_up[p] && g->param[p].data == NULL
-                    ? find_embedding(g, looked_up, p, &transposed)
-                    : -1;
-        if (e < 0)
+        int e = n->call.op == FERRY_OP_EMBEDDING ? param_of(g, n->arg[1]) : -1;
+        if (e < 0 || e == h || g->param[e].data != NULL || n->call.k == n->call.n || n->call.k != head->call.n ||
+            n->call.n != head->call.k)
             continue;
+        bool transposed = !head->call.trans_b;
         diag_warn(
             d,
             "%s: '%s' has the shape of the embedding '%s'%s, and without values it cannot be told whether it is a "
             "copy; if the model ties them, add --tie '%s=%s%s'",
-            g->model->path, g->param[p].name, g->param[e].name, transposed ? ", transposed" : "", g->param[e].name,
-            g->param[p].name, transposed ? "^T" : "");
-        break;
+            g->model->path, g->param[h].name, g->param[e].name, transposed ? ", transposed" : "", g->param[e].name,
+            g->param[h].name, transposed ? "^T" : "");
+        return;
     }
-    return ST_OK;
 }
 
 /* A bias or scale that several operators read: equal values, as fresh biases have, become one initializer. */
@@ -153,7 +131,7 @@ static Status note_tables(Diag *d, const Graph *g)
 Status graph_warn(Diag *d, const Graph *g)
 {
     warn_dropout(d, g->model);
-    TRY(warn_untied(d, g));
+    warn_untied(d, g);
     TRY(warn_merged(d, g));
     return note_tables(d, g);
 }

@@ -536,13 +536,12 @@ static Status judge(Diag *d, Arena *scratch, const Graph *g, const Profile *p, c
     return ST_OK;
 }
 
-static Status take_answer(Cross *x, Arena *scratch, const CrossAnswer *answer, CrossResult *out)
+static Status take_answer(Cross *x, Arena *a, Arena *scratch, const CrossAnswer *answer, CrossResult *out)
 {
-    out->closed = answer->closed;
-    out->why = answer->why;
+    *out = (CrossResult){.closed = answer->closed, .milp_ns = -1, .why = answer->why};
     if (!answer->value)
         return ST_OK;
-    out->unit = ARENA_NEW(x->a, UnitPlan, x->g->n_unit);
+    out->unit = ARENA_NEW(a, UnitPlan, x->g->n_unit);
     if (!out->unit)
         return diag_oom(x->d);
     for (int u = 0; u < x->g->n_unit; u++) {
@@ -553,6 +552,24 @@ static Status take_answer(Cross *x, Arena *scratch, const CrossAnswer *answer, C
         out->unit[u].late = answer->value[x->late_column[u]];
     }
     return judge(x->d, scratch, x->g, x->p, x->o, out);
+}
+
+/* The solver calculates in floating point. An end at which it has missed a plan that exists is none. */
+static Status solve(Cross *x, Arena *a, Arena *scratch, CrossResult *out)
+{
+    Status st = ST_OK;
+    for (int way = 0; way < CROSS_WAYS && st == ST_OK && !out->closed; way++) {
+        CrossAnswer answer;
+        st = cross_solve(x->d, &x->mip, x->o->nodes > 0 ? x->o->nodes : 200000, way, &answer);
+        if (st == ST_OK)
+            st = take_answer(x, a, scratch, &answer, out);
+        base_free(answer.value);
+        if (out->closed && (!out->unit || out->milp_ns > x->o->most_ns)) {
+            out->closed = false;
+            out->why = "the solver's arithmetic is not exact enough for these times";
+        }
+    }
+    return st;
 }
 
 Status cross_check(Diag *d, Arena *a, const Graph *g, const Profile *p, const CrossOptions *o, CrossResult *out)
@@ -569,15 +586,9 @@ Status cross_check(Diag *d, Arena *a, const Graph *g, const Profile *p, const Cr
     Cross x = {.d = d, .a = scratch, .g = g, .p = p, .o = o};
     x.scale = o->most_ns > 0 ? (double)o->most_ns / 1000 : 1;
     x.big = 6 * ((double)o->most_ns + 1) / x.scale;
-    CrossAnswer answer = {0};
     Status st = build(&x);
     if (st == ST_OK)
-        st = cross_solve(d, &x.mip, o->nodes > 0 ? o->nodes : 200000, &answer);
-    if (st == ST_OK) {
-        x.a = a;
-        st = take_answer(&x, scratch, &answer, out);
-    }
-    base_free(answer.value);
+        st = solve(&x, a, scratch, out);
     cross_close(&x.mip);
     arena_close(scratch);
     return st;

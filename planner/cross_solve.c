@@ -166,7 +166,7 @@ static glp_prob *make_problem(const CrossProblem *p)
     return lp;
 }
 
-static void child(const CrossProblem *p, int nodes, int fd)
+static void child(const CrossProblem *p, int nodes, int way, int fd)
 {
     struct rlimit cpu = {SECONDS, SECONDS}, core = {0, 0};
     setrlimit(RLIMIT_CPU, &cpu);
@@ -178,6 +178,7 @@ static void child(const CrossProblem *p, int nodes, int fd)
     glp_error_hook(leave, NULL);
     glp_term_out(GLP_OFF);
     glp_prob *lp = make_problem(p);
+    glp_scale_prob(lp, way == 2 ? GLP_SF_GM | GLP_SF_EQ | GLP_SF_2N : GLP_SF_AUTO);
     glp_smcp simplex;
     glp_init_smcp(&simplex);
     simplex.msg_lev = GLP_MSG_OFF;
@@ -186,7 +187,6 @@ static void child(const CrossProblem *p, int nodes, int fd)
     bool *value = base_alloc((size_t)p->n_column + 1);
     if (!value)
         _exit(4);
-
     int code = glp_simplex(lp, &simplex);
     int status = code == 0 ? glp_get_status(lp) : GLP_UNDEF;
     if (status == GLP_NOFEAS || code == GLP_ENOPFS) {
@@ -200,7 +200,7 @@ static void child(const CrossProblem *p, int nodes, int fd)
         o.bt_tech = GLP_BT_BLB;
         o.tol_int = 1e-9;
         o.tol_obj = 1e-10;
-        o.presolve = GLP_ON;
+        o.presolve = way == 1 ? GLP_ON : GLP_OFF;
         o.cb_func = watch;
         o.cb_info = &count;
         code = glp_intopt(lp, &o);
@@ -231,7 +231,7 @@ static bool read_all(int fd, void *data, size_t size)
     return true;
 }
 
-Status cross_solve(Diag *d, const CrossProblem *p, int nodes, CrossAnswer *out)
+Status cross_solve(Diag *d, const CrossProblem *p, int nodes, int way, CrossAnswer *out)
 {
     *out = (CrossAnswer){0};
     int fd[2];
@@ -252,7 +252,7 @@ Status cross_solve(Diag *d, const CrossProblem *p, int nodes, CrossAnswer *out)
     }
     if (pid == 0) {
         close(fd[0]);
-        child(p, nodes, fd[1]);
+        child(p, nodes, way, fd[1]);
     }
     close(fd[1]);
     Report report = {0};

@@ -37,7 +37,9 @@ void cross_close(CrossProblem *p);
 int cross_column(CrossProblem *p, CrossColumn kind);
 /* Takes what is not 0 in dense[0, n_column) and clears it: a column cannot be there twice. ST_FAILED for what is not finite. */
 Status cross_row(Diag *d, CrossProblem *p, double *dense, double at_least, bool equal);
-/* Minimises in a child process with limited memory and time, after at most `nodes` nodes. */
-Status cross_solve(Diag *d, const CrossProblem *p, int nodes, CrossAnswer *out);
+/* Minimises in a child process with limited memory and time, in at most `nodes` nodes. `way` 0 to CROSS_WAYS - 1: scaling and
+ * preprocessing; what is too ill-conditioned for one may work for another. */
+enum { CROSS_WAYS = 3 };
+Status cross_solve(Diag *d, const CrossProblem *p, int nodes, int way, CrossAnswer *out);
 
 #endif

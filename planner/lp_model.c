@@ -11,6 +11,7 @@
 #include "planner/steps.h"
 
 enum {
+    ALL_PAIRS = 30,   /* units: up to here all runs of updates have a row, beyond the longest of each start */
     MAX_CHOICES = 512 /* of a group; beyond, its units choose alone and what they share takes no time */
 };
 
@@ -37,6 +38,7 @@ typedef struct Build {
     int *kernel_event, *gate; /* by kernel: its event or -1; the last kernel with an event that is not after it */
     int *load_event, *store_event, *sqnorm_event, *early_event, *late_event; /* loads by use_at + use */
     int *whole_event, *enter_event, *first_event;
+    int n_run, *run_event, *run_from, *run_to; /* runs of updates: from a square sum to a first use */
     int host, input, loss, norm;
 } Build;
 
@@ -393,7 +395,8 @@ static Status make_events(Build *b)
     const Graph *g = b->g;
     const Profile *p = b->p;
     size_t units = (size_t)g->n_unit, kernels = (size_t)g->node.count;
-    b->m->event = ARENA_NEW(b->a, LpEvent, kernels + (size_t)s->n_place + 7 * units + 8);
+    b->m->event = ARENA_NEW(b->a, LpEvent, kernels + (size_t)s->n_place + 8 * units + 8 +
+                                               ALL_PAIRS * (ALL_PAIRS + 1) / 2);
     b->kernel_event = ARENA_NEW(b->a, int, kernels);
     b->gate = ARENA_NEW(b->a, int, kernels);
     int *at = ARENA_NEW(b->a, int, (size_t)s->use_at[units] + 7 * units);
@@ -450,6 +453,40 @@ static Status make_events(Build *b)
         b->whole_event[u] = add_event(b, (LpEvent){LP_WHOLE, u, -1, -1, p->unit[u].update.median_ns, ALWAYS});
         if (b->m->domain.clip)
             b->first_event[u] = add_event(b, (LpEvent){LP_FIRST, u, -1, -1, p->unit[u].update.median_ns, ALWAYS});
+    }
+    return ST_OK;
+}
+
+/* Without clip. Of the units whose gradients are complete no earlier than that of a, those that are used no later than b have their
+ * square sums and updates all between the square sum of a and the first use of b, wherever the updates are. */
+static Status make_runs(Build *b)
+{
+    const Scan *s = &b->scan;
+    int n = s->n_arrived;
+    bool all = n <= ALL_PAIRS;
+    bool *after = ARENA_NEW(b->a, bool, b->g->n_unit);
+    int room = all ? n * (n + 1) / 2 : n;
+    int *at = ARENA_NEW(b->a, int, 3 * (size_t)room);
+    if (!after || !at)
+        return diag_oom(b->d);
+    b->run_event = at;
+    b->run_from = at + room;
+    b->run_to = at + 2 * (size_t)room;
+    for (int i = n - 1; i >= 0; i--) {
+        int a = s->arrived[i], left = n - i;
+        int64_t ns = -b->p->unit[a].norm.median_ns;
+        after[a] = true;
+        for (int k = 0; k < s->n_late; k++) {
+            int u = s->late[k];
+            if (!after[u])
+                continue;
+            ns += b->p->unit[u].norm.median_ns + b->p->unit[u].update.median_ns;
+            if (--left > 0 && (!all || ns < 0))
+                continue;
+            b->run_event[b->n_run] = add_event(b, (LpEvent){LP_FIRST, u, -1, -1, ns, ALWAYS});
+            b->run_from[b->n_run] = a;
+            b->run_to[b->n_run++] = u;
+        }
     }
     return ST_OK;
 }
@@ -658,6 +695,10 @@ static void add_implied(Build *b)
         add_edge(b, i > 0 ? b->first_event[s->late[i - 1]] : b->norm, b->first_event[u], 0);
         add_edge(b, b->first_event[u], kernel, 1);
     }
+    for (int i = 0; i < b->n_run; i++) {
+        add_edge(b, b->sqnorm_event[b->run_from[i]], b->run_event[i], 0);
+        add_edge(b, b->run_event[i], b->kernel_event[b->scan.first_read[b->run_to[i]]], 1);
+    }
 }
 
 /* Edges of span 0 first, by `from`: events are numbered in program order. */
@@ -689,7 +730,9 @@ static Status build(Build *b)
     TRY(time_kernels(b));
     TRY(scan_graph(b));
     TRY(make_events(b));
-    b->m->edge = ARENA_NEW(b->a, LpEdge, (size_t)b->m->n_event + 5 * (size_t)b->scan.n_place + 24 * (size_t)b->g->n_unit +
+    if (!b->m->domain.clip)
+        TRY(make_runs(b));
+    b->m->edge = ARENA_NEW(b->a, LpEdge, (size_t)b->m->n_event + 5 * (size_t)b->scan.n_place + 24 * (size_t)b->g->n_unit + 2 * (size_t)b->n_run +
                                               4 * (size_t)b->scan.use_at[b->g->n_unit] + 16);
     if (!b->m->edge)
         return diag_oom(b->d);

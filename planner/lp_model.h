@@ -22,7 +22,9 @@
  * Rows that say nothing new about whole choices, but about mixtures. A mixture may update a unit half early and half late and
  * so seem to be done in half the time. But the update, wherever it is, comes after the unit's square sum (and with clip after the
  * norm) and takes its time; then, when the unit is loaded before its first use, comes the load; then that use. With clip the
- * updates of the first j units in order of first use all lie between the norm and the first use of the j-th, one after another.
+ * updates of the first j units in order of first use all lie between the norm and the first use of the j-th, one after another. Without
+ * clip, so do the square sums and updates of those units that are used no later than b and complete no earlier than a, between
+ * the square sum of a and the first use of b.
  *
  * Rows that must not bind when their step is absent (*conditional*):
  *   update -> load (u, k)           only when u is loaded before its use k
@@ -78,7 +80,7 @@ typedef enum LpKind {
     LP_LATE,
     LP_WHOLE, /* the update of `unit`, at whichever place */
     LP_ENTER, /* its load before its first use, after its update */
-    LP_FIRST, /* with clip: the updates of all units whose first use is not after that of `unit` */
+    LP_FIRST, /* the updates (without clip: some of them) of units whose first use is not after that of `unit` */
 } LpKind;
 
 typedef struct LpEvent {

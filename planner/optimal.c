@@ -20,9 +20,9 @@ enum {
     ROUNDS = 80,          /* of rows, at the root */
     NODE_ROUNDS = 20,     /* and at a node */
     SMALL = 30,           /* groups: up to here branch and bound is meant to end */
-    NODES = 20000,        /* for these */
+    NODES = 1500,         /* for these */
     NODES_LARGE = 60,     /* for others */
-    ITERATIONS = 2000000, /* simplex iterations of branch and bound for small ones, */
+    ITERATIONS = 100000, /* simplex iterations of branch and bound for small ones, */
     ITERATIONS_LARGE = 10000,
     EVALUATIONS = 1500    /* exact periods of one exchange */
 };

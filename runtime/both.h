@@ -1,4 +1,5 @@
-/* both.h - functions that are compiled for the host and, by nvcc, for the GPU: what a kernel computes is written once. */
+/* both.h - functions that are compiled for the host and, by nvcc, for the GPU: what a kernel computes is written once.
+ */
 #ifndef FERRY_RUNTIME_BOTH_H
 #define FERRY_RUNTIME_BOTH_H
 

@@ -138,8 +138,8 @@ void ferryi_cuda_blas_stream_close(ferryi_cuda_stream *s)
     s->workspace = NULL;
 }
 
-/* cuBLAS stores by columns: what it takes for a matrix is our matrix transposed. c^T = op(b)^T * op(a)^T is computed, with
- * the operands swapped and nothing moved. */
+/* cuBLAS stores by columns: what it takes for a matrix is our matrix transposed. c^T = op(b)^T * op(a)^T is computed,
+ * with the operands swapped and nothing moved. */
 ferry_status ferryi_cuda_gemm_run(ferryi_cuda_stream *s, const ferryi_cuda_gemm *g)
 {
     ferry_device *d = s->base.device;
@@ -158,9 +158,9 @@ ferry_status ferryi_cuda_gemm_run(ferryi_cuda_stream *s, const ferryi_cuda_gemm 
     const cudaDataType_t type = is_float ? CUDA_R_32F : CUDA_R_64F;
     const cublasComputeType_t compute = is_float ? CUBLAS_COMPUTE_32F_PEDANTIC : CUBLAS_COMPUTE_64F_PEDANTIC;
     return check(d,
-                 ferryi_cuda_of(d)->blas->gemm(
-                     s->blas, g->trans_b ? CUBLAS_OP_T : CUBLAS_OP_N, g->trans_a ? CUBLAS_OP_T : CUBLAS_OP_N, g->n,
-                     g->m, g->k, alpha_at, g->b, type, ldb, g->step_b, g->a, type, lda, g->step_a, beta_at, g->c,
-                     type, g->ldc, g->step_c, g->count, compute, CUBLAS_GEMM_DEFAULT),
+                 ferryi_cuda_of(d)->blas->gemm(s->blas, g->trans_b ? CUBLAS_OP_T : CUBLAS_OP_N,
+                                               g->trans_a ? CUBLAS_OP_T : CUBLAS_OP_N, g->n, g->m, g->k, alpha_at, g->b,
+                                               type, ldb, g->step_b, g->a, type, lda, g->step_a, beta_at, g->c, type,
+                                               g->ldc, g->step_c, g->count, compute, CUBLAS_GEMM_DEFAULT),
                  "a matrix product");
 }

@@ -11,7 +11,8 @@
 #include <cuda_runtime.h>
 #include <math.h>
 
-namespace {
+namespace
+{
 
 constexpr int THREADS = 256;
 
@@ -50,8 +51,8 @@ inline Reporter reporter_of(const ferryi_cuda_call *c, const ferry_kernel *k)
     return {c->claim, c->report, k->op, k->fn, k->dtype};
 }
 
-static __device__ __noinline__ void tell(const Reporter &r, ferryi_cuda_fault fault, int64_t position, int64_t a, int64_t b,
-                                  int64_t c)
+static __device__ __noinline__ void tell(const Reporter &r, ferryi_cuda_fault fault, int64_t position, int64_t a,
+                                         int64_t b, int64_t c)
 {
     if (atomicCAS(r.claim, 0u, 1u) != 0) {
         return;

@@ -123,8 +123,8 @@ static ferry_status find_driver(ferryi_cuda_device *d)
     for (size_t i = 0; i < sizeof(entries) / sizeof(*entries); i++) {
         void *function = NULL;
         enum cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;
-        cudaError_t error = cudaGetDriverEntryPointByVersion(entries[i].name, &function, entries[i].version,
-                                                             cudaEnableDefault, &found);
+        cudaError_t error =
+            cudaGetDriverEntryPointByVersion(entries[i].name, &function, entries[i].version, cudaEnableDefault, &found);
         if (error != cudaSuccess || found != cudaDriverEntryPointSuccess || function == NULL) {
             (void)cudaGetLastError();
             return ferryi_fail(FERRY_FAILED, "device 'cuda:%d': the NVIDIA driver has no %s; it is too old", d->ordinal,
@@ -229,8 +229,8 @@ static ferry_status set_up(ferryi_cuda_device *d)
     if (status == FERRY_OK) {
         memset(p, 0, counters);
         p = NULL;
-        status = ferryi_cuda_check(base, cudaHostAlloc(&p, sizeof(*d->report), cudaHostAllocPortable),
-                                   "pinning a report");
+        status =
+            ferryi_cuda_check(base, cudaHostAlloc(&p, sizeof(*d->report), cudaHostAllocPortable), "pinning a report");
         d->report = p;
     }
     if (status == FERRY_OK) {

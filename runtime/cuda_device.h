@@ -49,17 +49,17 @@ typedef struct ferryi_cuda_device {
     int ordinal, processors;
     ferryi_cuda_driver driver;
     ferryi_cuda_blas *blas;
-    ferryi_cuda_counter *counter;       /* pinned, CUDA_COUNTERS of them */
-    uint64_t recorded[CUDA_COUNTERS];   /* by the caller: what each counter will reach */
-    bool counter_used[CUDA_COUNTERS];   /* by an open stream. A free one keeps its number: old events stay complete */
-    ferryi_cuda_report *report;         /* pinned */
-    uint32_t *claim;                    /* device memory */
-    atomic_int lost;                    /* the GPU no longer answers: nothing will complete */
-    atomic_llong scratch_bytes;         /* device memory beside the pools */
-    cudaStream_t own;                   /* for fills, clocks and questions */
-    cudaEvent_t anchor;                 /* completed at anchor_ns; see ferryi_cuda_event_time_ns */
+    ferryi_cuda_counter *counter;     /* pinned, CUDA_COUNTERS of them */
+    uint64_t recorded[CUDA_COUNTERS]; /* by the caller: what each counter will reach */
+    bool counter_used[CUDA_COUNTERS]; /* by an open stream. A free one keeps its number: old events stay complete */
+    ferryi_cuda_report *report;       /* pinned */
+    uint32_t *claim;                  /* device memory */
+    atomic_int lost;                  /* the GPU no longer answers: nothing will complete */
+    atomic_llong scratch_bytes;       /* device memory beside the pools */
+    cudaStream_t own;                 /* for fills, clocks and questions */
+    cudaEvent_t anchor;               /* completed at anchor_ns; see ferryi_cuda_event_time_ns */
     int64_t anchor_ns;
-    struct cuda_block *blocks;          /* of pinned memory: cuda_memory.c */
+    struct cuda_block *blocks; /* of pinned memory: cuda_memory.c */
 } ferryi_cuda_device;
 
 typedef struct ferryi_cuda_stream {

@@ -19,7 +19,8 @@
 #undef F
 #undef M
 
-namespace {
+namespace
+{
 
 __device__ float scalar_unary(ferry_fn fn, float x)
 {
@@ -155,8 +156,9 @@ __global__ void binary_whole(Reporter r, ferry_fn fn, ferry_dtype t, ferry_dtype
         int64_t where[2], value = 0;
         d.at<2>(i, where);
         int64_t x = ferryi_whole_load(a, t, where[0]), z = ferryi_whole_load(b, t, where[1]);
-        bool has = is_unsigned ? ferryi_whole_unsigned_binary(fn, static_cast<uint64_t>(x), static_cast<uint64_t>(z), &value)
-                               : ferryi_whole_binary(fn, x, z, &value);
+        bool has = is_unsigned
+                       ? ferryi_whole_unsigned_binary(fn, static_cast<uint64_t>(x), static_cast<uint64_t>(z), &value)
+                       : ferryi_whole_binary(fn, x, z, &value);
         if (!has) {
             tell(r, FERRYI_FAULT_VALUE, i, x, z, 0);
         }
@@ -197,12 +199,13 @@ void launch_binary_fn(const ferryi_cuda_call *c, const ferry_kernel *k, const Di
     }
 }
 
-template <typename T, typename I> void launch_walk(const ferryi_cuda_call *c, const ferry_kernel *k, const ferryi_walk &w)
+template <typename T, typename I>
+void launch_walk(const ferryi_cuda_call *c, const ferry_kernel *k, const ferryi_walk &w)
 {
     Dims<I> d = dims_of<I>(w);
     if (k->op == FERRY_OP_BINARY && k->fn >= FERRY_EQUAL) {
-        compare<T, I><<<blocks_for(c, d.total, THREADS), THREADS, 0, stream_of(c)>>>(k->fn, d, out<bool>(k, 0), in<T>(k, 1),
-                                                                                    in<T>(k, 2));
+        compare<T, I><<<blocks_for(c, d.total, THREADS), THREADS, 0, stream_of(c)>>>(k->fn, d, out<bool>(k, 0),
+                                                                                     in<T>(k, 1), in<T>(k, 2));
     } else if (d.rank == 1 && sizeof(I) == 4) {
         launch_binary_fn<T, I, true>(c, k, d);
     } else {
@@ -218,7 +221,8 @@ __global__ void dropout(T *y, const T *x, int64_t n, uint64_t least, double scal
                         uint32_t step, bool accumulate)
 {
     const uint32_t key[2] = {static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32)};
-    for (int64_t q = blockIdx.x * int64_t{blockDim.x} + threadIdx.x; q < (n + 3) / 4; q += int64_t{gridDim.x} * blockDim.x) {
+    for (int64_t q = blockIdx.x * int64_t{blockDim.x} + threadIdx.x; q < (n + 3) / 4;
+         q += int64_t{gridDim.x} * blockDim.x) {
         const uint32_t counter[4] = {static_cast<uint32_t>(q), static_cast<uint32_t>(q >> 32), salt, step};
         uint32_t draw[4];
         ferryi_philox(counter, key, draw);
@@ -239,14 +243,13 @@ __global__ void dropout(T *y, const T *x, int64_t n, uint64_t least, double scal
 
 #define UNARY_CASE(f)                                                                                                  \
     case f:                                                                                                            \
-        FLOATING(k->dtype, unary<T, f><<<blocks, THREADS, 0, stream_of(c)>>>(f, out<T>(k, 0), in<T>(k, 1), k->n));      \
+        FLOATING(k->dtype, unary<T, f><<<blocks, THREADS, 0, stream_of(c)>>>(f, out<T>(k, 0), in<T>(k, 1), k->n));     \
         break
 #define UNARY_GRAD_CASE(f)                                                                                             \
     case f:                                                                                                            \
-        FLOATING(k->dtype,                                                                                             \
-                 unary_grad<T, f><<<blocks, THREADS, 0, stream_of(c)>>>(f, k->accumulate, needs & 1, needs & 2,         \
-                                                                       out<T>(k, 0), in<T>(k, 1), in<T>(k, 2),         \
-                                                                       in<T>(k, 3), k->n));                            \
+        FLOATING(k->dtype, unary_grad<T, f>                                                                            \
+                 <<<blocks, THREADS, 0, stream_of(c)>>>(f, k->accumulate, needs & 1, needs & 2, out<T>(k, 0),          \
+                                                        in<T>(k, 1), in<T>(k, 2), in<T>(k, 3), k->n));                 \
         break
 
 int ferryi_cuda_unary(const ferryi_cuda_call *c, const ferry_kernel *k)
@@ -287,9 +290,9 @@ int ferryi_cuda_unary_grad(const ferryi_cuda_call *c, const ferry_kernel *k)
         UNARY_GRAD_CASE(FERRY_RELU);
         UNARY_GRAD_CASE(FERRY_SQUARE);
     default:
-        FLOATING(k->dtype, unary_grad<T, ANY><<<blocks, THREADS, 0, stream_of(c)>>>(
-                               k->fn, k->accumulate, needs & 1, needs & 2, out<T>(k, 0), in<T>(k, 1), in<T>(k, 2),
-                               in<T>(k, 3), k->n));
+        FLOATING(k->dtype, unary_grad<T, ANY>
+                 <<<blocks, THREADS, 0, stream_of(c)>>>(k->fn, k->accumulate, needs & 1, needs & 2, out<T>(k, 0),
+                                                        in<T>(k, 1), in<T>(k, 2), in<T>(k, 3), k->n));
     }
     return cudaGetLastError();
 }

@@ -4,16 +4,19 @@
  * stably, so that the positions of a row stand in one run of the list. No atomics, the same bits in every run. */
 #include "runtime/cuda_common.cuh"
 
-namespace {
+namespace
+{
 
 /* ---- EMBEDDING -------------------------------------------------------------------------------------------------- */
 
-/* Rows in units of V: 16 bytes where the addresses and sizes allow. A row is read in whole lines, also across the link. */
+/* Rows in units of V: 16 bytes where the addresses and sizes allow. A row is read in whole lines, also across the link.
+ */
 template <typename V>
 __global__ void embedding(Reporter r, V *y, const V *table, const void *ids, bool wide, int64_t m, int64_t rows,
                           int64_t units)
 {
-    for (int64_t i = blockIdx.x * int64_t{blockDim.x} + threadIdx.x; i < m * units; i += int64_t{gridDim.x} * blockDim.x) {
+    for (int64_t i = blockIdx.x * int64_t{blockDim.x} + threadIdx.x; i < m * units;
+         i += int64_t{gridDim.x} * blockDim.x) {
         int64_t position = i / units, row = row_at(r, ids, wide, position, rows);
         if (row >= 0) {
             y[i] = table[row * units + i - position * units];
@@ -62,8 +65,8 @@ __global__ void list_rows(Reporter r, uint32_t *row, uint32_t *position, const v
     }
 }
 
-/* One pass of a radix sort moves the entries by eight bits of the row, stably. A tile of entries is a block. The places of
- * a tile's entries with one digit begin behind those of all smaller digits and of the tiles before it. */
+/* One pass of a radix sort moves the entries by eight bits of the row, stably. A tile of entries is a block. The places
+ * of a tile's entries with one digit begin behind those of all smaller digits and of the tiles before it. */
 constexpr int DIGITS = 256, TILE = 256, TILE_WARPS = TILE / 32;
 
 __global__ void count_digits(uint32_t *counts, const uint32_t *row, int64_t m, int shift, int64_t tiles)
@@ -86,7 +89,8 @@ __global__ void count_digits(uint32_t *counts, const uint32_t *row, int64_t m, i
 __global__ void sum_before(uint32_t *counts, int64_t n)
 {
     __shared__ uint32_t part[1024];
-    int64_t each = (n + blockDim.x - 1) / blockDim.x, from = threadIdx.x * each, end = from + each < n ? from + each : n;
+    int64_t each = (n + blockDim.x - 1) / blockDim.x, from = threadIdx.x * each,
+            end = from + each < n ? from + each : n;
     uint32_t sum = 0;
     for (int64_t i = from; i < end; i++) {
         sum += counts[i];
@@ -160,12 +164,13 @@ cudaError_t sort_ids(const ferryi_cuda_call *c, const ferry_kernel *k, const voi
     cudaStream_t s = stream_of(c);
     if (k->m > 0) {
         list_rows<<<blocks_for(c, k->m, THREADS), THREADS, 0, s>>>(reporter_of(c, k), row, position, ids,
-                                                                 k->dtype2 == FERRY_I64, k->m, k->k);
+                                                                   k->dtype2 == FERRY_I64, k->m, k->k);
     }
     for (int shift = 0; k->m > 0 && k->k >> shift != 0; shift += 8) {
         count_digits<<<blocks_for(c, tiles, 1), TILE, 0, s>>>(counts, row, k->m, shift, tiles);
         sum_before<<<1, 1024, 0, s>>>(counts, DIGITS * tiles);
-        move_entries<<<blocks_for(c, tiles, 1), TILE, 0, s>>>(row_to, position_to, row, position, counts, k->m, shift, tiles);
+        move_entries<<<blocks_for(c, tiles, 1), TILE, 0, s>>>(row_to, position_to, row, position, counts, k->m, shift,
+                                                              tiles);
         uint32_t *swap = row;
         row = row_to;
         row_to = swap;
@@ -181,9 +186,9 @@ cudaError_t sort_ids(const ferryi_cuda_call *c, const ferry_kernel *k, const voi
 
 constexpr int COLUMNS = 32, LINES = 8;
 
-/* A block takes BATCH rows, whose runs its threads look up together, and of each 32 columns at a time; its lines share the
- * row's positions. Rows without ids are written as well, so that the table is one stream of whole lines, also across the
- * link. */
+/* A block takes BATCH rows, whose runs its threads look up together, and of each 32 columns at a time; its lines share
+ * the row's positions. Rows without ids are written as well, so that the table is one stream of whole lines, also
+ * across the link. */
 constexpr int BATCH = 16;
 
 template <typename T>
@@ -244,9 +249,11 @@ template <typename T> __device__ T merge(ferry_fn fn, T a, T b)
 }
 
 /* The last of equal ids stays. */
-template <typename T> __global__ void scatter_replace(Sorted sorted, T *y, const T *data, const T *updates, int64_t rows, int64_t n)
+template <typename T>
+__global__ void scatter_replace(Sorted sorted, T *y, const T *data, const T *updates, int64_t rows, int64_t n)
 {
-    for (int64_t at = blockIdx.x * int64_t{blockDim.x} + threadIdx.x; at < rows * n; at += int64_t{gridDim.x} * blockDim.x) {
+    for (int64_t at = blockIdx.x * int64_t{blockDim.x} + threadIdx.x; at < rows * n;
+         at += int64_t{gridDim.x} * blockDim.x) {
         int64_t row = at / n, end = sorted.find(row + 1);
         bool replaced = end > 0 && sorted.row[end - 1] == row;
         y[at] = replaced ? updates[sorted.position[end - 1] * n + at % n] : data[at];
@@ -256,7 +263,8 @@ template <typename T> __global__ void scatter_replace(Sorted sorted, T *y, const
 template <typename T>
 __global__ void scatter(ferry_fn fn, Sorted sorted, T *y, const T *data, const T *updates, int64_t rows, int64_t n)
 {
-    for (int64_t at = blockIdx.x * int64_t{blockDim.x} + threadIdx.x; at < rows * n; at += int64_t{gridDim.x} * blockDim.x) {
+    for (int64_t at = blockIdx.x * int64_t{blockDim.x} + threadIdx.x; at < rows * n;
+         at += int64_t{gridDim.x} * blockDim.x) {
         int64_t row = at / n;
         T value = data[at];
         for (int64_t i = sorted.find(row); i < sorted.m && sorted.row[i] == row; i++) {
@@ -271,7 +279,8 @@ template <typename T>
 __global__ void scatter_grad(ferry_fn fn, Sorted sorted, T *ddata, T *dupdates, const T *dy, const T *data,
                              const T *updates, const T *y, int64_t rows, int64_t n)
 {
-    for (int64_t at = blockIdx.x * int64_t{blockDim.x} + threadIdx.x; at < rows * n; at += int64_t{gridDim.x} * blockDim.x) {
+    for (int64_t at = blockIdx.x * int64_t{blockDim.x} + threadIdx.x; at < rows * n;
+         at += int64_t{gridDim.x} * blockDim.x) {
         int64_t row = at / n, from = sorted.find(row), end = from;
         T g = dy[at], sharing = 0;
         bool extreme = fn == FERRY_MAX || fn == FERRY_MIN;
@@ -287,8 +296,9 @@ __global__ void scatter_grad(ferry_fn fn, Sorted sorted, T *ddata, T *dupdates, 
             for (int64_t skip = from - 1; skip < end; skip++) {
                 int64_t u = skip < from ? 0 : sorted.position[skip] * n + at % n;
                 T own = skip < from ? data[at] : updates[u];
-                double others = own != 0 ? static_cast<double>(y[at]) / static_cast<double>(own)
-                                         : skip < from ? 1 : static_cast<double>(data[at]);
+                double others = own != 0      ? static_cast<double>(y[at]) / static_cast<double>(own)
+                                : skip < from ? 1
+                                              : static_cast<double>(data[at]);
                 for (int64_t i = from; i < end && own == 0; i++) {
                     others *= i == skip ? 1 : static_cast<double>(updates[sorted.position[i] * n + at % n]);
                 }
@@ -318,7 +328,8 @@ struct Box {
 __global__ void ravel(Reporter r, Dims<int64_t> d, Box box, int64_t *y, const void *ids, bool wide, int64_t count,
                       int64_t unit)
 {
-    for (int64_t i = blockIdx.x * int64_t{blockDim.x} + threadIdx.x; i < d.total; i += int64_t{gridDim.x} * blockDim.x) {
+    for (int64_t i = blockIdx.x * int64_t{blockDim.x} + threadIdx.x; i < d.total;
+         i += int64_t{gridDim.x} * blockDim.x) {
         int64_t at[2], place = 0;
         d.at<2>(i, at);
         for (int64_t a = 0; a < count; a++) {
@@ -437,8 +448,8 @@ int ferryi_cuda_scatter_grad(const ferryi_cuda_call *c, const ferry_kernel *k)
         return error;
     }
     FLOATING(k->dtype, scatter_grad<T><<<blocks_for(c, k->k * k->n, THREADS), THREADS, 0, stream_of(c)>>>(
-                           k->fn, sorted, out<T>(k, 0), out<T>(k, 1), in<T>(k, 2), in<T>(k, 3), in<T>(k, 4), in<T>(k, 5),
-                           k->k, k->n));
+                           k->fn, sorted, out<T>(k, 0), out<T>(k, 1), in<T>(k, 2), in<T>(k, 3), in<T>(k, 4),
+                           in<T>(k, 5), k->k, k->n));
     return cudaGetLastError();
 }
 
@@ -454,7 +465,7 @@ int ferryi_cuda_ravel(const ferryi_cuda_call *c, const ferry_kernel *k)
         w.stride[2][i] = 0;
     }
     Dims<int64_t> d = dims_of<int64_t>(w);
-    ravel<<<blocks_for(c, d.total, THREADS), THREADS, 0, stream_of(c)>>>(
-        reporter_of(c, k), d, box, out<int64_t>(k, 0), k->arg[1], k->dtype == FERRY_I64, k->m, k->k);
+    ravel<<<blocks_for(c, d.total, THREADS), THREADS, 0, stream_of(c)>>>(reporter_of(c, k), d, box, out<int64_t>(k, 0),
+                                                                         k->arg[1], k->dtype == FERRY_I64, k->m, k->k);
     return cudaGetLastError();
 }

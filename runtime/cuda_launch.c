@@ -1,10 +1,11 @@
 /* cuda_launch.c - which kernel runs a call on the GPU, and what it finds in the stream's scratch.
  *
- * Each stream that runs kernels has a fixed scratch: a part that kernels work in, a part for inputs that are staged, and
- * slabs for products (cuda_product.c). Calls of one stream run one after the other and use it in turn.
+ * Each stream that runs kernels has a fixed scratch: a part that kernels work in, a part for inputs that are staged,
+ * and slabs for products (cuda_product.c). Calls of one stream run one after the other and use it in turn.
  *
- * Kernels take pinned memory as it is. Where an op reads an input again and again - the bias of a product, the scale of a
- * normalization, a factor that is broadcast - it is first copied into the scratch, so that it crosses the link once. */
+ * Kernels take pinned memory as it is. Where an op reads an input again and again - the bias of a product, the scale of
+ * a normalization, a factor that is broadcast - it is first copied into the scratch, so that it crosses the link once.
+ */
 #include "runtime/cuda_device.h"
 
 #include <stdio.h>
@@ -32,8 +33,8 @@ static ferry_status check_types(const ferry_kernel *k)
                k->op == FERRY_OP_EMBEDDING || k->op == FERRY_OP_RAVEL ||
                (k->op == FERRY_OP_COPY && k->alpha == 1 && !k->accumulate) ||
                (k->op == FERRY_OP_SCATTER && k->fn == FERRY_FN_NONE);
-    bool whole = k->op == FERRY_OP_UNARY || k->op == FERRY_OP_BINARY || k->op == FERRY_OP_REDUCE ||
-                 k->op == FERRY_OP_TOPK;
+    bool whole =
+        k->op == FERRY_OP_UNARY || k->op == FERRY_OP_BINARY || k->op == FERRY_OP_REDUCE || k->op == FERRY_OP_TOPK;
     if (any || is_float(k->dtype) || (whole && k->dtype != FERRY_F16 && k->dtype != FERRY_BF16)) {
         return FERRY_OK;
     }
@@ -86,8 +87,7 @@ static ferry_status stage_inputs(ferryi_cuda_stream *s, ferry_kernel *k)
         }
         void *to = (char *)s->scratch + WORK_BYTES + used;
         ferry_status status = ferryi_cuda_check(
-            s->base.device,
-            (cudaError_t)ferryi_cuda_stream_copy(s->stream, to, k->arg[i], bytes), "staging an input");
+            s->base.device, (cudaError_t)ferryi_cuda_stream_copy(s->stream, to, k->arg[i], bytes), "staging an input");
         if (status != FERRY_OK) {
             return status;
         }
@@ -151,9 +151,9 @@ static ferry_status check_scratch(const ferry_kernel *k)
     if (!sorts || (k->m <= INT32_MAX && k->k <= INT32_MAX && ferryi_cuda_sort_bytes(k->m) <= WORK_BYTES)) {
         return FERRY_OK;
     }
-    return ferryi_fail(FERRY_USAGE,
-                       "kernel %s: %lld ids of %lld rows are more than the cuda device sorts in its scratch of %d bytes",
-                       ferry_op_get(k->op)->name, (long long)k->m, (long long)k->k, WORK_BYTES);
+    return ferryi_fail(
+        FERRY_USAGE, "kernel %s: %lld ids of %lld rows are more than the cuda device sorts in its scratch of %d bytes",
+        ferry_op_get(k->op)->name, (long long)k->m, (long long)k->k, WORK_BYTES);
 }
 
 ferry_status ferryi_cuda_launch(ferry_stream *stream, const ferry_kernel *call)
@@ -201,8 +201,8 @@ ferry_status ferryi_cuda_copy(ferry_stream *stream, void *dst, const void *src, 
         return FERRY_OK;
     }
     ferry_status status = ferryi_cuda_enter(stream->device);
-    return status != FERRY_OK ? status
-                              : ferryi_cuda_check(stream->device,
-                                                  cudaMemcpyAsync(dst, src, (size_t)bytes, cudaMemcpyDefault, s->stream),
-                                                  "a copy");
+    return status != FERRY_OK
+               ? status
+               : ferryi_cuda_check(stream->device,
+                                   cudaMemcpyAsync(dst, src, (size_t)bytes, cudaMemcpyDefault, s->stream), "a copy");
 }

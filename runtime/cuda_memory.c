@@ -1,10 +1,10 @@
 /* cuda_memory.c - the CUDA backend's pinned, virtual and scratch memory.
  *
- * Pinned memory is ordinary memory, touched and then registered. Large blocks lie in huge pages and are touched by several
- * threads: four times as fast as letting CUDA allocate it.
+ * Pinned memory is ordinary memory, touched and then registered. Large blocks lie in huge pages and are touched by
+ * several threads: four times as fast as letting CUDA allocate it.
  *
- * Device memory. A GPU maps a physical handle only as a whole, so a pool is a row of handles of one chunk each: the chunk
- * is the unit of stitching. It is filled with 0xFF, NaN in every floating type, as on the host. */
+ * Device memory. A GPU maps a physical handle only as a whole, so a pool is a row of handles of one chunk each: the
+ * chunk is the unit of stitching. It is filled with 0xFF, NaN in every floating type, as on the host. */
 #include "runtime/cuda_device.h"
 #include "runtime/host.h"
 
@@ -146,7 +146,8 @@ ferry_status ferryi_cuda_physical_create(ferry_device *d, int64_t bytes, void **
         status = ferryi_cuda_check(d, cudaMemGetInfo(&available, &total), "asking for its free memory");
     }
     if (status == FERRY_OK && (uint64_t)bytes > available) {
-        return ferryi_fail(FERRY_FAILED, "device '%s': a pool of %lld bytes does not fit: %zu of the GPU's %zu bytes are free",
+        return ferryi_fail(FERRY_FAILED,
+                           "device '%s': a pool of %lld bytes does not fit: %zu of the GPU's %zu bytes are free",
                            d->name, (long long)bytes, available, total);
     }
     if (status != FERRY_OK) {
@@ -221,8 +222,7 @@ static ferry_status fill_fresh(ferry_device *d, void *at, int64_t bytes)
     ferryi_cuda_device *c = ferryi_cuda_of(d);
     ferry_status status =
         ferryi_cuda_check(d, cudaMemsetAsync(at, FRESH_BYTE, (size_t)bytes, c->own), "filling device memory");
-    return status != FERRY_OK ? status
-                              : ferryi_cuda_check(d, cudaStreamSynchronize(c->own), "filling device memory");
+    return status != FERRY_OK ? status : ferryi_cuda_check(d, cudaStreamSynchronize(c->own), "filling device memory");
 }
 
 ferry_status ferryi_cuda_range_map(ferry_device *d, void *at, int64_t bytes, void *physical, int64_t offset_bytes)

@@ -1,10 +1,11 @@
-/* cuda_move.cu - kernels that move or convert elements of any type: COPY, WHERE, FILL, CAST; and the copies that cross the
- * link. */
+/* cuda_move.cu - kernels that move or convert elements of any type: COPY, WHERE, FILL, CAST; and the copies that cross
+ * the link. */
 #include "runtime/cuda_common.cuh"
 #include "runtime/narrow.h"
 #include "runtime/whole.h"
 
-namespace {
+namespace
+{
 
 /* ---- COPY and WHERE --------------------------------------------------------------------------------------------- */
 
@@ -17,8 +18,7 @@ template <typename T, typename I> __global__ void copy(Dims<I> d, T *y, const T 
     }
 }
 
-template <typename T, typename I>
-__global__ void copy_scaled(Dims<I> d, T *y, const T *x, T alpha, bool accumulate)
+template <typename T, typename I> __global__ void copy_scaled(Dims<I> d, T *y, const T *x, T alpha, bool accumulate)
 {
     for (I i = blockIdx.x * blockDim.x + threadIdx.x; i < d.total; i += gridDim.x * blockDim.x) {
         I where[2];
@@ -29,13 +29,13 @@ __global__ void copy_scaled(Dims<I> d, T *y, const T *x, T alpha, bool accumulat
     }
 }
 
-/* The last two dimensions change places between x and y: each reads along one and writes along the other. Tiles go through
- * shared memory, so that both happen in whole lines. The outer dimensions are blocks. */
+/* The last two dimensions change places between x and y: each reads along one and writes along the other. Tiles go
+ * through shared memory, so that both happen in whole lines. The outer dimensions are blocks. */
 constexpr int TILE = 32, TILE_ROWS = 8;
 
 template <typename T>
-__global__ void copy_turned(Dims<uint32_t> outer, uint32_t rows, uint32_t columns, int64_t y_column, int64_t x_row, T *y,
-                            const T *x)
+__global__ void copy_turned(Dims<uint32_t> outer, uint32_t rows, uint32_t columns, int64_t y_column, int64_t x_row,
+                            T *y, const T *x)
 {
     __shared__ T tile[TILE][TILE + 1];
     uint32_t where[2], across = (columns + TILE - 1) / TILE, down = (rows + TILE - 1) / TILE;
@@ -114,8 +114,7 @@ template <typename T> void launch_scaled(const ferryi_cuda_call *c, const ferry_
     }
 }
 
-template <typename T, typename I>
-__global__ void where(Dims<I> d, T *y, const uint8_t *cond, const T *a, const T *b)
+template <typename T, typename I> __global__ void where(Dims<I> d, T *y, const uint8_t *cond, const T *a, const T *b)
 {
     for (I i = blockIdx.x * blockDim.x + threadIdx.x; i < d.total; i += gridDim.x * blockDim.x) {
         I at[3];
@@ -129,11 +128,11 @@ template <typename T> void launch_where(const ferryi_cuda_call *c, const ferry_k
     if (is_small(w)) {
         Dims<uint32_t> d = dims_of<uint32_t>(w);
         where<T><<<blocks_for(c, d.total, THREADS), THREADS, 0, stream_of(c)>>>(d, out<T>(k, 0), in<uint8_t>(k, 1),
-                                                                               in<T>(k, 2), in<T>(k, 3));
+                                                                                in<T>(k, 2), in<T>(k, 3));
     } else {
         Dims<int64_t> d = dims_of<int64_t>(w);
         where<T><<<blocks_for(c, d.total, THREADS), THREADS, 0, stream_of(c)>>>(d, out<T>(k, 0), in<uint8_t>(k, 1),
-                                                                               in<T>(k, 2), in<T>(k, 3));
+                                                                                in<T>(k, 2), in<T>(k, 3));
     }
 }
 
@@ -326,7 +325,8 @@ int ferryi_cuda_fill(const ferryi_cuda_call *c, const ferry_kernel *k)
 int ferryi_cuda_cast(const ferryi_cuda_call *c, const ferry_kernel *k)
 {
     if (k->n > 0) {
-        cast<<<blocks_for(c, k->n, THREADS), THREADS, 0, stream_of(c)>>>(k->arg[0], k->dtype2, k->arg[1], k->dtype, k->n);
+        cast<<<blocks_for(c, k->n, THREADS), THREADS, 0, stream_of(c)>>>(k->arg[0], k->dtype2, k->arg[1], k->dtype,
+                                                                         k->n);
     }
     return cudaGetLastError();
 }
@@ -339,24 +339,23 @@ int ferryi_cuda_stream_copy(void *stream, void *y, const void *x, int64_t bytes)
 int ferryi_cuda_stream_rows(void *stream, void *y, const void *x, int64_t rows, int64_t row_bytes, int64_t pitch_bytes)
 {
     cudaStream_t s = static_cast<cudaStream_t>(stream);
-    uintptr_t low = reinterpret_cast<uintptr_t>(y) | reinterpret_cast<uintptr_t>(x) | static_cast<uintptr_t>(row_bytes) |
-                    static_cast<uintptr_t>(pitch_bytes);
+    uintptr_t low = reinterpret_cast<uintptr_t>(y) | reinterpret_cast<uintptr_t>(x) |
+                    static_cast<uintptr_t>(row_bytes) | static_cast<uintptr_t>(pitch_bytes);
     if (rows == 0 || row_bytes == 0) {
         return 0;
     }
     if (low % 16 == 0 && rows == 1) {
         stream_wide<<<LINK_BLOCKS, LINK_THREADS, 0, s>>>(static_cast<uint4 *>(y), static_cast<const uint4 *>(x),
-                                                        row_bytes / 16);
+                                                         row_bytes / 16);
     } else if (low % 16 == 0) {
         stream_rows<<<LINK_BLOCKS, LINK_THREADS, 0, s>>>(static_cast<uint4 *>(y), static_cast<const uint4 *>(x), rows,
-                                                        row_bytes / 16, pitch_bytes / 16);
+                                                         row_bytes / 16, pitch_bytes / 16);
     } else if (low % 4 == 0) {
         stream_rows<<<LINK_BLOCKS, LINK_THREADS, 0, s>>>(static_cast<uint32_t *>(y), static_cast<const uint32_t *>(x),
-                                                        rows, row_bytes / 4, pitch_bytes / 4);
+                                                         rows, row_bytes / 4, pitch_bytes / 4);
     } else {
-        stream_rows<<<LINK_BLOCKS, LINK_THREADS, 0, s>>>(static_cast<unsigned char *>(y),
-                                                        static_cast<const unsigned char *>(x), rows, row_bytes,
-                                                        pitch_bytes);
+        stream_rows<<<LINK_BLOCKS, LINK_THREADS, 0, s>>>(
+            static_cast<unsigned char *>(y), static_cast<const unsigned char *>(x), rows, row_bytes, pitch_bytes);
     }
     return cudaGetLastError();
 }

@@ -1,10 +1,10 @@
 /* cuda_product.c - matrix products of the CUDA backend, and what they read and write by DHA.
  *
- * A library product reads its operands again for each row of tiles and may read its result, which costs nothing in device
- * memory and everything across the link. So a weight matrix in pinned memory is brought over in slabs, each byte once: a
- * kernel of few blocks on the stream's side stream copies slab i + 1 while the product of slab i runs. A slab gives some
- * columns of the result; no sum is split. A result in pinned memory goes back in the same way: slabs of its rows are
- * computed in device memory and written by a streaming kernel.
+ * A library product reads its operands again for each row of tiles and may read its result, which costs nothing in
+ * device memory and everything across the link. So a weight matrix in pinned memory is brought over in slabs, each byte
+ * once: a kernel of few blocks on the stream's side stream copies slab i + 1 while the product of slab i runs. A slab
+ * gives some columns of the result; no sum is split. A result in pinned memory goes back in the same way: slabs of its
+ * rows are computed in device memory and written by a streaming kernel.
  *
  * The slabs take turns in four buffers; ready and used events, one each a buffer, keep copy and product apart. */
 #include "runtime/cuda_device.h"
@@ -33,8 +33,8 @@ static ferry_status side_open(ferryi_cuda_stream *s)
     }
     for (int i = 0; i < SLABS && status == FERRY_OK; i++) {
         if (s->ready[i] == NULL) {
-            status = ferryi_cuda_check(d, cudaEventCreateWithFlags(&s->ready[i], cudaEventDisableTiming),
-                                       "making an event");
+            status =
+                ferryi_cuda_check(d, cudaEventCreateWithFlags(&s->ready[i], cudaEventDisableTiming), "making an event");
         }
         if (status == FERRY_OK && s->used[i] == NULL) {
             status =
@@ -98,17 +98,17 @@ static ferry_status gemm_reading_b(ferryi_cuda_stream *s, const ferryi_cuda_gemm
             status = ferryi_cuda_check(s->base.device, cudaStreamWaitEvent(s->side, s->used[b], 0), "ordering copies");
         }
         if (status == FERRY_OK && g->trans_b) { /* columns of the result are rows of b */
-            status = ferryi_cuda_check(
-                s->base.device,
-                (cudaError_t)ferryi_cuda_stream_copy(
-                    s->side, slab_at(s, b), (const char *)g->b + from * g->k * each, count * g->k * each),
-                "reading a weight");
+            status = ferryi_cuda_check(s->base.device,
+                                       (cudaError_t)ferryi_cuda_stream_copy(s->side, slab_at(s, b),
+                                                                            (const char *)g->b + from * g->k * each,
+                                                                            count * g->k * each),
+                                       "reading a weight");
         } else if (status == FERRY_OK) {
-            status = ferryi_cuda_check(
-                s->base.device,
-                (cudaError_t)ferryi_cuda_stream_rows(
-                    s->side, slab_at(s, b), (const char *)g->b + from * each, g->k, count * each, g->n * each),
-                "reading a weight");
+            status = ferryi_cuda_check(s->base.device,
+                                       (cudaError_t)ferryi_cuda_stream_rows(s->side, slab_at(s, b),
+                                                                            (const char *)g->b + from * each, g->k,
+                                                                            count * each, g->n * each),
+                                       "reading a weight");
         }
         if (status == FERRY_OK) {
             status = follow(s, s->side, s->ready[b], s->stream);
@@ -132,7 +132,8 @@ static ferry_status gemm_writing_c(ferryi_cuda_stream *s, const ferryi_cuda_gemm
         int64_t count = g->m - from < most ? g->m - from : most;
         int b = last = (int)(i % SLABS);
         if (i >= SLABS) {
-            status = ferryi_cuda_check(s->base.device, cudaStreamWaitEvent(s->stream, s->used[b], 0), "ordering copies");
+            status =
+                ferryi_cuda_check(s->base.device, cudaStreamWaitEvent(s->stream, s->used[b], 0), "ordering copies");
         }
         ferryi_cuda_gemm part = *g;
         part.m = count;

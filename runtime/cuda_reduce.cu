@@ -1,12 +1,13 @@
 /* cuda_reduce.cu - REDUCE and LAYERNORM_DP: sums along rows, sums down columns.
  *
- * Down columns a warp's threads hold 32 neighbouring columns, so that each row is read in whole lines. Few columns would
- * leave most of the GPU idle: then the rows are split, each part's sums go to the scratch, and a second kernel adds them
- * in order. How they are split depends on the sizes alone. */
+ * Down columns a warp's threads hold 32 neighbouring columns, so that each row is read in whole lines. Few columns
+ * would leave most of the GPU idle: then the rows are split, each part's sums go to the scratch, and a second kernel
+ * adds them in order. How they are split depends on the sizes alone. */
 #include "runtime/cuda_common.cuh"
 #include "runtime/whole.h"
 
-namespace {
+namespace
+{
 
 /* What is reduced to one element. */
 struct SumOf {
@@ -76,16 +77,17 @@ __global__ void reduce_rows(Finish<T> finish, const T *x, int64_t rows, int64_t 
 
 constexpr int COLUMNS = 32, LINES = 8; /* of a block */
 
-/* x seen as [outer, count, inner]. Part p of `parts` takes rows [p * each, (p + 1) * each) of each outer index and writes
- * element (p, outer, column) of `partial`; with one part it finishes. */
+/* x seen as [outer, count, inner]. Part p of `parts` takes rows [p * each, (p + 1) * each) of each outer index and
+ * writes element (p, outer, column) of `partial`; with one part it finishes. */
 template <typename T, typename R>
-__global__ void reduce_columns(Finish<T> finish, double *partial, const T *x, int64_t outer, int64_t count, int64_t inner,
-                               int64_t parts, int64_t each)
+__global__ void reduce_columns(Finish<T> finish, double *partial, const T *x, int64_t outer, int64_t count,
+                               int64_t inner, int64_t parts, int64_t each)
 {
     __shared__ double line[LINES][COLUMNS];
     int64_t across = (inner + COLUMNS - 1) / COLUMNS, pieces = outer * across * parts;
     for (int64_t piece = blockIdx.x; piece < pieces; piece += gridDim.x) {
-        int64_t p = piece / (outer * across), o = piece / across % outer, column = piece % across * COLUMNS + threadIdx.x;
+        int64_t p = piece / (outer * across), o = piece / across % outer,
+                column = piece % across * COLUMNS + threadIdx.x;
         int64_t end = (p + 1) * each < count ? (p + 1) * each : count;
         double v = R::start();
         if (column < inner) {
@@ -133,7 +135,8 @@ int64_t parts_of(int64_t blocks, int64_t count, int64_t columns, int64_t partial
 }
 
 template <typename T, typename R>
-void launch_columns(const ferryi_cuda_call *c, Finish<T> finish, const T *x, int64_t outer, int64_t count, int64_t inner)
+void launch_columns(const ferryi_cuda_call *c, Finish<T> finish, const T *x, int64_t outer, int64_t count,
+                    int64_t inner)
 {
     int64_t blocks = outer * ((inner + COLUMNS - 1) / COLUMNS);
     int64_t parts = parts_of(blocks, count, outer * inner, c->scratch_bytes), each = (count + parts - 1) / parts;
@@ -142,7 +145,7 @@ void launch_columns(const ferryi_cuda_call *c, Finish<T> finish, const T *x, int
         finish, partial, x, outer, count, inner, parts, each);
     if (parts > 1) {
         join_parts<T, R><<<blocks_for(c, outer * inner, THREADS), THREADS, 0, stream_of(c)>>>(finish, partial,
-                                                                                            outer * inner, parts);
+                                                                                              outer * inner, parts);
     }
 }
 
@@ -203,7 +206,8 @@ template <typename T, typename R> void launch_reduce(const ferryi_cuda_call *c, 
     }
     if (reduced.rank != end - first || count == 0) {
         Dims<int64_t> to = dims_of<int64_t>(kept), over = dims_of<int64_t>(reduced);
-        reduce_walk<T, R><<<blocks_for(c, to.total, THREADS), THREADS, 0, stream_of(c)>>>(finish, to, over, in<T>(k, 1));
+        reduce_walk<T, R>
+            <<<blocks_for(c, to.total, THREADS), THREADS, 0, stream_of(c)>>>(finish, to, over, in<T>(k, 1));
         return;
     }
     int64_t outer = 1, inner = 1;
@@ -216,8 +220,8 @@ template <typename T, typename R> void launch_reduce(const ferryi_cuda_call *c, 
     if (inner > 1) {
         launch_columns<T, R>(c, finish, in<T>(k, 1), outer, count, inner);
     } else {
-        GROUPED(count, reduce_rows<T, R, G><<<blocks_for(c, outer, G::PER_BLOCK), G::BLOCK, 0, stream_of(c)>>>(
-                           finish, in<T>(k, 1), outer, count));
+        GROUPED(count, reduce_rows<T, R, G>
+                <<<blocks_for(c, outer, G::PER_BLOCK), G::BLOCK, 0, stream_of(c)>>>(finish, in<T>(k, 1), outer, count));
     }
 }
 
@@ -296,7 +300,7 @@ int ferryi_cuda_reduce(const ferryi_cuda_call *c, const ferry_kernel *k)
     if (k->dtype != FERRY_F32 && k->dtype != FERRY_F64) {
         Dims<int64_t> to = dims_of<int64_t>(kept), over = dims_of<int64_t>(reduced);
         reduce_whole<<<blocks_for(c, to.total, THREADS), THREADS, 0, stream_of(c)>>>(k->fn, k->dtype, k->accumulate, to,
-                                                                                    over, k->arg[0], k->arg[1]);
+                                                                                     over, k->arg[0], k->arg[1]);
     } else if (k->fn == FERRY_MAX) {
         FLOATING(k->dtype, launch_reduce<T, MaxOf>(c, k));
     } else if (k->fn == FERRY_MIN) {

@@ -1,8 +1,10 @@
-/* cuda_rows.cu - kernels in which a group of threads works on one row: SOFTMAX, LAYERNORM, XENT, their gradients, TOPK. */
+/* cuda_rows.cu - kernels in which a group of threads works on one row: SOFTMAX, LAYERNORM, XENT, their gradients, TOPK.
+ */
 #include "runtime/cuda_common.cuh"
 #include "runtime/whole.h"
 
-namespace {
+namespace
+{
 
 __device__ float exp_of(float x)
 {
@@ -62,8 +64,8 @@ template <typename T, typename G> __global__ void softmax_grad(T *dx, const T *d
 /* ---- LAYERNORM -------------------------------------------------------------------------------------------------- */
 
 template <typename T, typename G>
-__global__ void layernorm(T *y, T *mean_out, T *rstd_out, const T *x, const T *scale, const T *bias, int64_t m, int64_t n,
-                          double eps)
+__global__ void layernorm(T *y, T *mean_out, T *rstd_out, const T *x, const T *scale, const T *bias, int64_t m,
+                          int64_t n, double eps)
 {
     for (int64_t row = G::first(); row < m; row += G::step()) {
         const T *from = x + row * n;
@@ -140,8 +142,8 @@ Labels labels_of(const ferry_kernel *k)
 /* Positions [from, from + count): their classes are k apart. losses[i] is the loss of position from + i, -1 where it is
  * ignored: no loss is below 0. */
 template <typename T, typename G>
-__global__ void xent_rows(Reporter r, Labels labels, T *lse, const T *logits, double *losses, int64_t from, int64_t count,
-                          int64_t n, int64_t k)
+__global__ void xent_rows(Reporter r, Labels labels, T *lse, const T *logits, double *losses, int64_t from,
+                          int64_t count, int64_t n, int64_t k)
 {
     for (int64_t i = G::first(); i < count; i += G::step()) {
         int64_t position = from + i;
@@ -193,11 +195,12 @@ template <typename T> int launch_xent(const ferryi_cuda_call *c, const ferry_ker
     do {
         int64_t count = positions - from < most ? positions - from : most;
         if (count > 0) {
-            GROUPED(k->n, xent_rows<T, G><<<blocks_for(c, count, G::PER_BLOCK), G::BLOCK, 0, stream_of(c)>>>(
-                              reporter_of(c, k), labels_of(k), out<T>(k, 1), in<T>(k, 3), losses, from, count, k->n, k->k));
+            GROUPED(k->n,
+                    xent_rows<T, G><<<blocks_for(c, count, G::PER_BLOCK), G::BLOCK, 0, stream_of(c)>>>(
+                        reporter_of(c, k), labels_of(k), out<T>(k, 1), in<T>(k, 3), losses, from, count, k->n, k->k));
         }
         xent_sum<<<1, Group<16>::BLOCK, 0, stream_of(c)>>>(total, losses, count, from == 0, from + count == positions,
-                                                          out<T>(k, 0), out<T>(k, 2));
+                                                           out<T>(k, 0), out<T>(k, 2));
         from += count;
     } while (from < positions);
     return cudaGetLastError();
@@ -253,7 +256,8 @@ struct LoadFloat {
     ferry_dtype t;
     __device__ double operator()(const void *x, int64_t i) const
     {
-        return t == FERRY_F32 ? static_cast<double>(static_cast<const float *>(x)[i]) : static_cast<const double *>(x)[i];
+        return t == FERRY_F32 ? static_cast<double>(static_cast<const float *>(x)[i])
+                              : static_cast<const double *>(x)[i];
     }
 };
 
@@ -290,7 +294,8 @@ __global__ void topk(Load load, int64_t *ids, const void *x, int64_t m, int64_t 
             }
 #pragma unroll
             for (int d = 16; d > 0; d /= 2) {
-                Ranked<V> other = {__shfl_xor_sync(0xffffffffu, best.value, d), __shfl_xor_sync(0xffffffffu, best.place, d)};
+                Ranked<V> other = {__shfl_xor_sync(0xffffffffu, best.value, d),
+                                   __shfl_xor_sync(0xffffffffu, best.place, d)};
                 best = before(reverse, other, best) ? other : best;
             }
             if (G::SIZE > 32) {
@@ -317,8 +322,8 @@ __global__ void topk(Load load, int64_t *ids, const void *x, int64_t m, int64_t 
 /* ---- from C ----------------------------------------------------------------------------------------------------- */
 
 #define ROWS(kernel, rows, ...)                                                                                        \
-    FLOATING(k->dtype, GROUPED(k->n, kernel<T, G><<<blocks_for(c, rows, G::PER_BLOCK), G::BLOCK, 0, stream_of(c)>>>(    \
-                                         __VA_ARGS__)))
+    FLOATING(k->dtype, GROUPED(k->n, kernel<T, G>                                                                      \
+                               <<<blocks_for(c, rows, G::PER_BLOCK), G::BLOCK, 0, stream_of(c)>>>(__VA_ARGS__)))
 
 int ferryi_cuda_softmax(const ferryi_cuda_call *c, const ferry_kernel *k)
 {
@@ -339,8 +344,8 @@ int ferryi_cuda_softmax_grad(const ferryi_cuda_call *c, const ferry_kernel *k)
 int ferryi_cuda_layernorm(const ferryi_cuda_call *c, const ferry_kernel *k)
 {
     if (k->m > 0) {
-        ROWS(layernorm, k->m, out<T>(k, 0), out<T>(k, 1), out<T>(k, 2), in<T>(k, 3), in<T>(k, 4), in<T>(k, 5), k->m, k->n,
-             k->eps);
+        ROWS(layernorm, k->m, out<T>(k, 0), out<T>(k, 1), out<T>(k, 2), in<T>(k, 3), in<T>(k, 4), in<T>(k, 5), k->m,
+             k->n, k->eps);
     }
     return cudaGetLastError();
 }
@@ -348,7 +353,8 @@ int ferryi_cuda_layernorm(const ferryi_cuda_call *c, const ferry_kernel *k)
 int ferryi_cuda_layernorm_dx(const ferryi_cuda_call *c, const ferry_kernel *k)
 {
     if (k->m > 0 && k->n > 0) {
-        ROWS(layernorm_dx, k->m, out<T>(k, 0), in<T>(k, 1), in<T>(k, 2), in<T>(k, 3), in<T>(k, 4), in<T>(k, 5), k->m, k->n);
+        ROWS(layernorm_dx, k->m, out<T>(k, 0), in<T>(k, 1), in<T>(k, 2), in<T>(k, 3), in<T>(k, 4), in<T>(k, 5), k->m,
+             k->n);
     }
     return cudaGetLastError();
 }
@@ -361,8 +367,8 @@ int ferryi_cuda_xent(const ferryi_cuda_call *c, const ferry_kernel *k)
 int ferryi_cuda_xent_grad(const ferryi_cuda_call *c, const ferry_kernel *k)
 {
     if (k->m * k->k > 0 && k->n > 0) {
-        ROWS(xent_grad, k->m * k->k, reporter_of(c, k), labels_of(k), out<T>(k, 0), in<T>(k, 1), in<T>(k, 2), in<T>(k, 3),
-             in<T>(k, 5), k->m * k->k, k->n, k->k);
+        ROWS(xent_grad, k->m * k->k, reporter_of(c, k), labels_of(k), out<T>(k, 0), in<T>(k, 1), in<T>(k, 2),
+             in<T>(k, 3), in<T>(k, 5), k->m * k->k, k->n, k->k);
     }
     return cudaGetLastError();
 }

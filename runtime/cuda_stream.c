@@ -12,7 +12,7 @@
 #include <time.h>
 
 enum {
-    SPINS = 2000,           /* looks at a counter before the thread sleeps between them */
+    SPINS = 2000, /* looks at a counter before the thread sleeps between them */
     SLEEP_NS = 5000,
     QUESTION_NS = 50000000, /* a caller that waits for the CPU asks the GPU this often whether it still works */
     ANCHOR_NS = 1000000000, /* how long a comparison of the clocks is used */
@@ -67,7 +67,8 @@ static ferry_status take_counter(ferryi_cuda_device *d, int *out)
             return FERRY_OK;
         }
     }
-    return ferryi_fail(FERRY_FAILED, "device '%s': %d streams are open, which is the most", d->base.name, CUDA_COUNTERS);
+    return ferryi_fail(FERRY_FAILED, "device '%s': %d streams are open, which is the most", d->base.name,
+                       CUDA_COUNTERS);
 }
 
 /* ---- the worker's side ------------------------------------------------------------------------------------------ */
@@ -148,8 +149,8 @@ ferry_status ferryi_cuda_stream_open(ferry_device *device, ferry_stream_kind kin
             status = ferryi_host_stream_always(s->worker, sharpen_sleep, NULL, 0);
         }
     } else {
-        status = ferryi_cuda_check(device, cudaStreamCreateWithFlags(&s->stream, cudaStreamNonBlocking),
-                                   "making a stream");
+        status =
+            ferryi_cuda_check(device, cudaStreamCreateWithFlags(&s->stream, cudaStreamNonBlocking), "making a stream");
         if (status == FERRY_OK && kind == FERRY_STREAM_COMPUTE) {
             status = ferryi_cuda_blas_stream_open(s);
         }
@@ -337,9 +338,9 @@ ferry_status ferryi_cuda_stream_wait(ferry_stream *stream, ferry_event *event)
         return ferryi_cuda_check(stream->device, cudaStreamWaitEvent(s->stream, e->event, 0), "waiting for an event");
     }
     CUdeviceptr at = (CUdeviceptr)(uintptr_t)&d->counter[e->counter];
-    return ferryi_cuda_check_driver(
-        stream->device, d->driver.wait_value((CUstream)s->stream, at, e->number, CU_STREAM_WAIT_VALUE_GEQ),
-        "waiting for an event");
+    return ferryi_cuda_check_driver(stream->device,
+                                    d->driver.wait_value((CUstream)s->stream, at, e->number, CU_STREAM_WAIT_VALUE_GEQ),
+                                    "waiting for an event");
 }
 
 ferry_status ferryi_cuda_event_sync(ferry_event *event)
@@ -359,8 +360,8 @@ ferry_status ferryi_cuda_event_sync(ferry_event *event)
 
 /* ---- time ------------------------------------------------------------------------------------------------------- */
 
-/* CUDA tells the time between two events. One that is recorded on an idle stream between two looks at the clock ties its
- * time to the clock's; the closest of a few tries counts. CUDA gives milliseconds as a float, which is exact to
+/* CUDA tells the time between two events. One that is recorded on an idle stream between two looks at the clock ties
+ * its time to the clock's; the closest of a few tries counts. CUDA gives milliseconds as a float, which is exact to
  * nanoseconds only for a while: then the clocks are compared again. */
 static ferry_status compare_clocks(ferryi_cuda_device *d)
 {

@@ -4,7 +4,8 @@
 #include "runtime/cuda_common.cuh"
 #include "runtime/window.h"
 
-namespace {
+namespace
+{
 
 /* Place `i` of a product of three dimensions. */
 __device__ void split(const ferryi_window3 &w, int64_t i, int64_t ferryi_axis::*size, int64_t *at)
@@ -91,15 +92,16 @@ __global__ void conv(ferryi_window3 w, T *y, const T *x, const T *weight, const 
 }
 
 template <typename T>
-__global__ void conv_dx(ferryi_window3 w, T *dx, const T *dy, const T *weight, const T *b, int64_t m, int64_t k, int64_t n,
-                        int64_t groups, bool accumulate)
+__global__ void conv_dx(ferryi_window3 w, T *dx, const T *dy, const T *weight, const T *b, int64_t m, int64_t k,
+                        int64_t n, int64_t groups, bool accumulate)
 {
     int64_t kg = k / groups, ng = n / groups;
     EACH(i, m * k * w.n_in)
     {
         int64_t at[3], channel = i / w.n_in % k, image = i / w.n_in / k, group = channel / kg;
         split(w, i % w.n_in, &ferryi_axis::in, at);
-        double sum = (accumulate ? static_cast<double>(dx[i]) : 0) + (b != nullptr ? static_cast<double>(b[channel]) : 0);
+        double sum =
+            (accumulate ? static_cast<double>(dx[i]) : 0) + (b != nullptr ? static_cast<double>(b[channel]) : 0);
         each_window(w, at, [&](int64_t t, int64_t place, const int64_t *) {
             for (int64_t q = group * ng; q < (group + 1) * ng; q++) {
                 sum += static_cast<double>(dy[(image * n + q) * w.n_out + place]) *
@@ -112,8 +114,8 @@ __global__ void conv_dx(ferryi_window3 w, T *dx, const T *dy, const T *weight, c
 
 /* A block a weight: its threads share the images and positions. */
 template <typename T>
-__global__ void conv_dw(ferryi_window3 w, T *dw, const T *x, const T *dy, int64_t m, int64_t k, int64_t n, int64_t groups,
-                        bool accumulate)
+__global__ void conv_dw(ferryi_window3 w, T *dw, const T *x, const T *dy, int64_t m, int64_t k, int64_t n,
+                        int64_t groups, bool accumulate)
 {
     using G = Group<8>;
     int64_t kg = k / groups, ng = n / groups;
@@ -212,7 +214,8 @@ template <typename T> __global__ void avgpool(ferryi_window3 w, T *y, const T *x
 }
 
 template <typename T>
-__global__ void avgpool_grad(ferryi_window3 w, T *dx, const T *dy, int64_t m, bool mean, bool count_pad, bool accumulate)
+__global__ void avgpool_grad(ferryi_window3 w, T *dx, const T *dy, int64_t m, bool mean, bool count_pad,
+                             bool accumulate)
 {
     EACH(i, m * w.n_in)
     {
@@ -220,7 +223,8 @@ __global__ void avgpool_grad(ferryi_window3 w, T *dx, const T *dy, int64_t m, bo
         split(w, i % w.n_in, &ferryi_axis::in, at);
         T sum = accumulate ? dx[i] : T{0};
         each_window(w, at, [&](int64_t, int64_t place, const int64_t *o) {
-            sum += static_cast<T>(static_cast<double>(dy[plane * w.n_out + place]) * pool_weight(w, mean, count_pad, o));
+            sum +=
+                static_cast<T>(static_cast<double>(dy[plane * w.n_out + place]) * pool_weight(w, mean, count_pad, o));
         });
         dx[i] = sum;
     }
@@ -235,8 +239,8 @@ template <typename T> __device__ double channel_rstd(const T *var, int64_t c, do
 }
 
 template <typename T>
-__global__ void batchnorm(T *y, const T *x, const T *scale, const T *bias, const T *mean, const T *var, int64_t m, int64_t n,
-                          int64_t k, double eps)
+__global__ void batchnorm(T *y, const T *x, const T *scale, const T *bias, const T *mean, const T *var, int64_t m,
+                          int64_t n, int64_t k, double eps)
 {
     EACH(i, m * n * k)
     {
@@ -249,12 +253,14 @@ __global__ void batchnorm(T *y, const T *x, const T *scale, const T *bias, const
 }
 
 template <typename T>
-__global__ void batchnorm_dx(T *dx, const T *dy, const T *scale, const T *var, int64_t m, int64_t n, int64_t k, double eps)
+__global__ void batchnorm_dx(T *dx, const T *dy, const T *scale, const T *var, int64_t m, int64_t n, int64_t k,
+                             double eps)
 {
     EACH(i, m * n * k)
     {
         int64_t c = i / k % n;
-        dx[i] = static_cast<T>(static_cast<double>(dy[i]) * (channel_rstd(var, c, eps) * static_cast<double>(scale[c])));
+        dx[i] =
+            static_cast<T>(static_cast<double>(dy[i]) * (channel_rstd(var, c, eps) * static_cast<double>(scale[c])));
     }
 }
 
@@ -291,7 +297,8 @@ __global__ void batchnorm_dp(T *dscale, T *dbias, const T *dy, const T *x, const
     do {                                                                                                               \
         int64_t elements = (n);                                                                                        \
         if (elements > 0) {                                                                                            \
-            FLOATING(k->dtype, kernel<T><<<blocks_for(c, elements, THREADS), THREADS, 0, stream_of(c)>>>(__VA_ARGS__)); \
+            FLOATING(k->dtype,                                                                                         \
+                     kernel<T><<<blocks_for(c, elements, THREADS), THREADS, 0, stream_of(c)>>>(__VA_ARGS__));          \
         }                                                                                                              \
         return cudaGetLastError();                                                                                     \
     } while (0)
@@ -315,9 +322,9 @@ int ferryi_cuda_conv_dw(const ferryi_cuda_call *c, const ferry_kernel *k)
     ferryi_window3 w = ferryi_window_wide(&k->window);
     int64_t weights = k->n * (k->k / k->window.groups) * w.n_size;
     if (weights > 0) {
-        FLOATING(k->dtype, conv_dw<T><<<blocks_for(c, weights, 1), Group<8>::BLOCK, 0, stream_of(c)>>>(
-                               w, out<T>(k, 0), in<T>(k, 1), in<T>(k, 2), k->m, k->k, k->n, k->window.groups,
-                               k->accumulate));
+        FLOATING(k->dtype,
+                 conv_dw<T><<<blocks_for(c, weights, 1), Group<8>::BLOCK, 0, stream_of(c)>>>(
+                     w, out<T>(k, 0), in<T>(k, 1), in<T>(k, 2), k->m, k->k, k->n, k->window.groups, k->accumulate));
     }
     return cudaGetLastError();
 }
@@ -334,7 +341,7 @@ int ferryi_cuda_maxpool_grad(const ferryi_cuda_call *c, const ferry_kernel *k)
     int64_t places = k->m * w.n_out;
     if (places > 0) {
         check_places<<<blocks_for(c, places, THREADS), THREADS, 0, stream_of(c)>>>(reporter_of(c, k), in<int64_t>(k, 2),
-                                                                                 places, k->m * w.n_in);
+                                                                                   places, k->m * w.n_in);
     }
     OVER(k->m * w.n_in, maxpool_grad, w, out<T>(k, 0), in<T>(k, 1), in<int64_t>(k, 2), k->m, k->accumulate);
 }
@@ -354,21 +361,22 @@ int ferryi_cuda_avgpool_grad(const ferryi_cuda_call *c, const ferry_kernel *k)
 
 int ferryi_cuda_batchnorm(const ferryi_cuda_call *c, const ferry_kernel *k)
 {
-    OVER(k->m * k->n * k->k, batchnorm, out<T>(k, 0), in<T>(k, 1), in<T>(k, 2), in<T>(k, 3), in<T>(k, 4), in<T>(k, 5), k->m,
-         k->n, k->k, k->eps);
+    OVER(k->m * k->n * k->k, batchnorm, out<T>(k, 0), in<T>(k, 1), in<T>(k, 2), in<T>(k, 3), in<T>(k, 4), in<T>(k, 5),
+         k->m, k->n, k->k, k->eps);
 }
 
 int ferryi_cuda_batchnorm_dx(const ferryi_cuda_call *c, const ferry_kernel *k)
 {
-    OVER(k->m * k->n * k->k, batchnorm_dx, out<T>(k, 0), in<T>(k, 1), in<T>(k, 2), in<T>(k, 3), k->m, k->n, k->k, k->eps);
+    OVER(k->m * k->n * k->k, batchnorm_dx, out<T>(k, 0), in<T>(k, 1), in<T>(k, 2), in<T>(k, 3), k->m, k->n, k->k,
+         k->eps);
 }
 
 int ferryi_cuda_batchnorm_dp(const ferryi_cuda_call *c, const ferry_kernel *k)
 {
     if (k->n > 0) {
         FLOATING(k->dtype, batchnorm_dp<T><<<blocks_for(c, k->n, 1), Group<16>::BLOCK, 0, stream_of(c)>>>(
-                               out<T>(k, 0), out<T>(k, 1), in<T>(k, 2), in<T>(k, 3), in<T>(k, 4), in<T>(k, 5), k->m, k->n,
-                               k->k, k->eps, k->accumulate));
+                               out<T>(k, 0), out<T>(k, 1), in<T>(k, 2), in<T>(k, 3), in<T>(k, 4), in<T>(k, 5), k->m,
+                               k->n, k->k, k->eps, k->accumulate));
     }
     return cudaGetLastError();
 }

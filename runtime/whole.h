@@ -276,10 +276,10 @@ FERRYI_BOTH uint64_t ferryi_whole_from_float(double x, ferry_dtype to)
 /* UNARY's functions. */
 FERRYI_BOTH int64_t ferryi_whole_unary(ferry_fn fn, ferry_dtype t, int64_t x)
 {
-    return fn == FERRY_NOT               ? x == 0
-           : fn == FERRY_SIGN            ? (t == FERRY_U64 || x >= 0 ? x != 0 : -1)
-           : fn == FERRY_NEG || x < 0    ? ferryi_whole_wrap_mul(x, -1)
-                                         : x;
+    return fn == FERRY_NOT            ? x == 0
+           : fn == FERRY_SIGN         ? (t == FERRY_U64 || x >= 0 ? x != 0 : -1)
+           : fn == FERRY_NEG || x < 0 ? ferryi_whole_wrap_mul(x, -1)
+                                      : x;
 }
 
 #endif

@@ -1,5 +1,5 @@
-/* workers.c - see workers.h. The parts are taken from a counter, so that a thread which the system holds up delays nobody;
- * the threads sleep between jobs. */
+/* workers.c - see workers.h. The parts are taken from a counter, so that a thread which the system holds up delays
+ * nobody; the threads sleep between jobs. */
 #include "runtime/workers.h"
 
 #include <pthread.h>

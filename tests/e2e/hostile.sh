@@ -23,16 +23,13 @@ truncate -s 2G sparse.bin
 
 # refused NAME PATTERN COMMAND...
 refused() {
-    local name=$1 pattern=$2 got=0
+    local name=$1 pattern=$2 got=0 text
     shift 2
     "$hostile" watch $seconds $mib "$@" >stdout.txt 2>stderr.txt || got=$?
-    if [ $got -ne 4 ] || ! grep -Eq -e "$pattern" stderr.txt || grep -q 'internal error' stderr.txt; then
-        echo "FAILED: $*: exit $got, expected 4 with /$pattern/:" >&2
-        head -c 2000 stderr.txt >&2
-        failed=1
-    fi
-    if LC_ALL=C grep -q $'\033' stderr.txt; then
-        echo "FAILED: $name: the message has an escape sequence" >&2
+    text=$(<stderr.txt)
+    if [[ $got -ne 4 || ! $text =~ $pattern || $text == *'internal error'* || $text == *$'\033'* ]]; then
+        echo "FAILED: $name: $*: exit $got, expected 4 with /$pattern/ and plain text:" >&2
+        head -c 2000 stderr.txt | cat -v >&2
         failed=1
     fi
     [ ! -e profile.yaml ] || fail "$name: a profile was written"

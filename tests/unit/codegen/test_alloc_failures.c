@@ -1,20 +1,21 @@
 /* test_alloc_failures.c - memory runs out at the n-th allocation, from importing a model to emitting its schedule and
- * exporting its weights: a clean error each time, and nothing is lost (the sanitizer build tells). A sample of all n, or
- * with FERRY_ALL_ALLOCATIONS=1 every one. */
+ * exporting its weights: a clean error each time, and nothing is lost (the sanitizer build tells). A sample of all n,
+ * or with FERRY_ALL_ALLOCATIONS=1 every one. */
 #include "graph/onnx_export.h"
 #include "tiny.h"
 
 #include <time.h>
 
-static const char *const NAMES[] = {"ids", "m.wte.weight", "e", "scale", "s", "m.fc.weight", "m.fc.bias", "fc", "fc_tanh",
-                                    "m.out.weight", "m.out.bias", "out", "out_tanh"};
+static const char *const NAMES[] = {"ids",         "m.wte.weight", "e",       "scale",   "s",
+                                    "m.fc.weight", "m.fc.bias",    "fc",      "fc_tanh", "m.out.weight",
+                                    "m.out.bias",  "out",          "out_tanh"};
 
 enum { SECONDS = 6, ALL_UP_TO = 150 };
 
 /* The road, then schedule.yaml and the untrained weights back into the model. */
 static Status whole(Diag *d, Arena *a, const char *dir, Tiny *t)
 {
-    TRY(tiny_road(d, a, dir, "go-memferry", &(EmitOptions){.force = true}, t));
+    TRY(tiny_road(d, a, dir, "mse", "go-memferry", &(EmitOptions){.force = true}, t));
     char *out = path_join(a, dir, "out"), *trained = path_join(a, dir, "t.onnx");
     char *weights = out ? path_join(a, out, "weights.safetensors") : NULL;
     Schedule *s;
@@ -29,8 +30,13 @@ static Status whole(Diag *d, Arena *a, const char *dir, Tiny *t)
     assert_int_equal(ferry_weights_open(weights, &w), FERRY_OK);
     for (int i = 0; i < s->n_param; i++)
         list[i] = (ExportWeight){s->param[i].name, ferry_weights_find(w, s->param[i].name), false};
-    ExportOptions o = {.model = s->model_path, .out = trained, .model_hash = s->model_hash, .n_weight = s->n_param,
-                       .weight = list, .inline_bytes = 0, .force = false};
+    ExportOptions o = {.model = s->model_path,
+                       .out = trained,
+                       .model_hash = s->model_hash,
+                       .n_weight = s->n_param,
+                       .weight = list,
+                       .inline_bytes = 0,
+                       .force = false};
     Status status = onnx_export(d, a, &o, &report);
     ferry_weights_close(w);
     return status;

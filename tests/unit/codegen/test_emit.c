@@ -1,8 +1,9 @@
 /* test_emit.c - the folder that emit writes: what is in it (golden files), and when nothing may be written. */
 #include "tiny.h"
 
-static const char *const NAMES[] = {"ids", "m.wte.weight", "e", "scale", "s", "m.fc.weight", "m.fc.bias", "fc", "fc_tanh",
-                                    "m.out.weight", "m.out.bias", "out", "out_tanh"};
+static const char *const NAMES[] = {"ids",         "m.wte.weight", "e",       "scale",   "s",
+                                    "m.fc.weight", "m.fc.bias",    "fc",      "fc_tanh", "m.out.weight",
+                                    "m.out.bias",  "out",          "out_tanh"};
 
 typedef struct World {
     Arena *a;
@@ -17,7 +18,7 @@ static World world_open(const EmitOptions *options, Status expected, Diag *d)
     w.out = path_join(w.a, w.dir, "out");
     tiny_write(path_join(w.a, w.dir, "m.onnx"), NAMES, 2);
     *d = (Diag){.quiet = true};
-    if (tiny_road(d, w.a, w.dir, "go-memferry", options, &w.t) != expected)
+    if (tiny_road(d, w.a, w.dir, "mse", "go-memferry", options, &w.t) != expected)
         fail_msg("status %d: %s", d->status, d->message);
     return w;
 }
@@ -120,7 +121,8 @@ static void test_places_that_take_nothing(void **state)
 static void test_foreign_files(void **state)
 {
     (void)state;
-    static const char *const names[] = {"schedule.h", "schedule.c", "Makefile", "schedule.yaml", "trainer.c", "weights.safetensors",
+    static const char *const names[] = {"schedule.h",           "schedule.c", "Makefile",
+                                        "schedule.yaml",        "trainer.c",  "weights.safetensors",
                                         "constants.safetensors"};
     Diag d;
     World w = world_open(&(EmitOptions){0}, ST_OK, &d);
@@ -243,7 +245,9 @@ static void test_c_text(void **state)
     string_is("\n1", "\"\\0121\"");
     string_is("?\?/", "\"?\\?/\"");
     string_is("é😀", "\"é😀\"");
-    string_is("\xff" "a", "\"\\377a\"");
+    string_is("\xff"
+              "a",
+              "\"\\377a\"");
     string_is("\xe2\x80\xae", "\"\\342\\200\\256\"");
     comment_is("a*/b", "a./b");
     comment_is("/*/", "../");

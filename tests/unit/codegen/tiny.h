@@ -3,7 +3,8 @@
  *     embedded[4, 8] = table[5, 8] gathered by ids[4];  scaled = embedded * constant[8]
  *     then for each layer  g[4, 8] = x * weight[8, 8] + bias[8];  t = tanh(g)
  *
- * names: ids, table, embedded, constant, scaled, then weight, bias, g, t of each layer. Nodes are named after their outputs. */
+ * names: ids, table, embedded, constant, scaled, then weight, bias, g, t of each layer. Nodes are named after their
+ * outputs. */
 #ifndef TESTS_CODEGEN_TINY_H
 #define TESTS_CODEGEN_TINY_H
 
@@ -187,14 +188,15 @@ typedef struct Tiny {
 } Tiny;
 
 /* DIR/m.onnx to DIR/profile.yaml, DIR/plan.yaml and DIR/out. Call tiny_close in any case. */
-static inline Status tiny_road(Diag *d, Arena *a, const char *dir, const char *algorithm, const EmitOptions *emit_options, Tiny *t)
+static inline Status tiny_road(Diag *d, Arena *a, const char *dir, const char *loss, const char *algorithm,
+                               const EmitOptions *emit_options, Tiny *t)
 {
     *t = (Tiny){0};
     char *path = path_join(a, dir, "m.onnx"), *profile_path = path_join(a, dir, "profile.yaml");
     char *plan_path = path_join(a, dir, "plan.yaml"), *out = path_join(a, dir, "out");
     if (!path || !profile_path || !plan_path || !out)
         return diag_oom(d);
-    ModelOptions mo = {.path = path, .loss = "mse", .precision = FERRY_F32};
+    ModelOptions mo = {.path = path, .loss = loss, .precision = FERRY_F32};
     TRY(graph_from_options(d, a, &mo, &t->model[0], &t->graph[0]));
     ProfileOptions po = {.device = "model:" FERRY_SOURCE_DIR "/tests/data/mixed-device.yaml"};
     Profile *profile;
@@ -228,7 +230,8 @@ static inline void tiny_compile(const char *dir)
     char here[1000];
     assert_non_null(getcwd(here, sizeof here));
     assert_true(tiny_shell("mkdir -p %s/include && ln -sfn %s/runtime %s/include/ferry", dir, FERRY_SOURCE_DIR, dir));
-    static const char *const compilers[] = {"gcc -std=gnu17 -Wbidi-chars=any", "gcc -std=c17 -D_GNU_SOURCE -Wtrigraphs", "clang -std=c17 -D_GNU_SOURCE"};
+    static const char *const compilers[] = {"gcc -std=gnu17 -Wbidi-chars=any", "gcc -std=c17 -D_GNU_SOURCE -Wtrigraphs",
+                                            "clang -std=c17 -D_GNU_SOURCE"};
     for (size_t i = 0; i < sizeof compilers / sizeof *compilers; i++) {
         if (i == 2 && !tiny_shell("command -v clang >%s/clang", dir)) {
             print_message("no clang here: compiled with gcc alone\n");
@@ -236,12 +239,14 @@ static inline void tiny_compile(const char *dir)
         }
         for (int k = 0; k < 2; k++) {
             const char *file = k ? "trainer" : "schedule";
-            if (!tiny_shell("%s -O1 -Wall -Wextra -Werror -fsyntax-only -I%s/include %s/out/%s.c", compilers[i], dir, dir, file))
+            if (!tiny_shell("%s -O1 -Wall -Wextra -Werror -fsyntax-only -I%s/include %s/out/%s.c", compilers[i], dir,
+                            dir, file))
                 fail_msg("%s.c does not compile with %s", file, compilers[i]);
         }
     }
     if (tiny_shell("command -v g++ >%s/cxx", dir) &&
-        !tiny_shell("g++ -std=c++20 -Wall -Wextra -Werror -fsyntax-only -x c++ -I%s/include %s/out/schedule.h", dir, dir))
+        !tiny_shell("g++ -std=c++20 -Wall -Wextra -Werror -fsyntax-only -x c++ -I%s/include %s/out/schedule.h", dir,
+                    dir))
         fail_msg("schedule.h is not C++");
 }
 

@@ -1,4 +1,5 @@
-/* test_export.c - new values in a copy of an ONNX file: every way in which a tensor can be stored, and what must not change. */
+/* test_export.c - new values in a copy of an ONNX file: every way in which a tensor can be stored, and what must not
+ * change. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -76,8 +77,8 @@ typedef struct File {
     Text bytes;
 } File;
 
-/* raw: f32 [2, 3]; list: f32 [2, 3] as float_data; half: f16 [3] as int32_data; double: f64 [2]; far: f32 [3000] outside;
- * table: i64 [2] outside; constant: a node's tensor outside. */
+/* raw: f32 [2, 3]; list: f32 [2, 3] as float_data; half: f16 [3] as int32_data; double: f64 [2]; far: f32 [3000]
+ * outside; table: i64 [2] outside; constant: a node's tensor outside. */
 static File file_open(void)
 {
     File f = {.a = arena_open()};
@@ -226,7 +227,8 @@ static void test_every_storage(void **state)
             far[i] = i;
         ferry_tensor m = tensor_f64(NEW, 2, 2, 3), h = tensor_f64(NEW, 1, 3, 0), t = tensor_f64(two, 1, 2, 0),
                      l = tensor_f64(far, 1, FAR, 0);
-        const ExportWeight w[] = {{"raw", &m, false}, {"list", &m, true}, {"half", &h, false}, {"double", &t, false}, {"far", &l, false}};
+        const ExportWeight w[] = {
+            {"raw", &m, false}, {"list", &m, true}, {"half", &h, false}, {"double", &t, false}, {"far", &l, false}};
         if (run(&f, &d, w, 5, outside ? 0 : EXPORT_INLINE_BYTES, &r) != ST_OK)
             fail_msg("%s", d.message);
         assert_int_equal(r.changed, 5);
@@ -254,7 +256,8 @@ static void test_every_storage(void **state)
         uint8_t *bytes;
         int64_t size;
         read_all(&f, f.out, &bytes, &size);
-        static const char *const kept[] = {"unknown", "documentation", "the graph's documentation", "a field of the future", "somebody"};
+        static const char *const kept[] = {"unknown", "documentation", "the graph's documentation",
+                                           "a field of the future", "somebody"};
         for (int i = 0; i < 5; i++)
             assert_non_null(memmem(bytes, (size_t)size, kept[i], strlen(kept[i])));
         base_free(bytes);
@@ -269,14 +272,16 @@ static void test_same_values(void **state)
     File f = file_open();
     Diag d;
     ExportReport r;
-    ferry_tensor m = {"new", FERRY_F32, 2, {2, 3}, (void *)(uintptr_t)OLD}, m2 = {"new", FERRY_F32, 2, {3, 2}, (void *)(uintptr_t)OLD};
+    ferry_tensor m = {"new", FERRY_F32, 2, {2, 3}, (void *)(uintptr_t)OLD},
+                 m2 = {"new", FERRY_F32, 2, {3, 2}, (void *)(uintptr_t)OLD};
     double ones[3] = {1, 1, 1};
     ferry_tensor h = tensor_f64(ones, 1, 3, 0);
     const ExportWeight w[] = {{"raw", &m, false}, {"list", &m2, false}, {"half", &h, false}};
     assert_int_equal(run(&f, &d, w, 3, EXPORT_INLINE_BYTES, &r), ST_OK);
     assert_int_equal(r.unchanged, 3);
     assert_int_equal(r.changed, 0);
-    /* a second export of the export: all is inside now, so every byte stays, the old mark goes and the new one is equal */
+    /* a second export of the export: all is inside now, so every byte stays, the old mark goes and the new one is equal
+     */
     char *first = f.out, *second = path_join(f.a, f.dir, "u.onnx");
     f.model = first;
     f.out = second;
@@ -319,7 +324,8 @@ static void test_refused(void **state)
     ferry_tensor m = tensor_f64(NEW, 2, 2, 3), l = tensor_f64(large, 1, 3, 0), inf = tensor_f64(infinite, 1, 3, 0),
                  three = tensor_f64(NEW, 1, 3, 0), i = {"new", FERRY_I64, 1, {2}, (void *)(uintptr_t)whole};
     refused(&f, ST_MODEL, "no initializer \"nobody\"", &(ExportWeight){"nobody", &m, false}, 1);
-    refused(&f, ST_MODEL, "\"raw\" is [2, 3], its new values are [2, 3] (transposed)", &(ExportWeight){"raw", &m, true}, 1);
+    refused(&f, ST_MODEL, "\"raw\" is [2, 3], its new values are [2, 3] (transposed)", &(ExportWeight){"raw", &m, true},
+            1);
     refused(&f, ST_MODEL, "\"list\" is [3, 2], its new values are [2, 3]", &(ExportWeight){"list", &m, false}, 1);
     refused(&f, ST_MODEL, "\"half\" is [3]", &(ExportWeight){"half", &m, false}, 1);
     refused(&f, ST_MODEL, "cannot hold 1e+06", &(ExportWeight){"half", &l, false}, 1);
@@ -336,7 +342,10 @@ static void test_refused(void **state)
     f = file_open();
     const ExportWeight w = {"half", &inf, false}; /* infinite before: that is what it is */
     assert_int_equal(run(&f, &d, &w, 1, EXPORT_INLINE_BYTES, &r), ST_OK);
-    ExportOptions o = {.model = f.model, .out = f.out, .model_hash = "00000000000000000000000000000000", .inline_bytes = EXPORT_INLINE_BYTES};
+    ExportOptions o = {.model = f.model,
+                       .out = f.out,
+                       .model_hash = "00000000000000000000000000000000",
+                       .inline_bytes = EXPORT_INLINE_BYTES};
     d = (Diag){.quiet = true};
     assert_int_equal(onnx_export(&d, f.a, &o, &r), ST_MODEL);
     assert_non_null(strstr(d.message, "hash"));
@@ -351,7 +360,7 @@ static void test_refused(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_every_storage), cmocka_unit_test(test_same_values), cmocka_unit_test(test_refused)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_every_storage), cmocka_unit_test(test_same_values),
+                                       cmocka_unit_test(test_refused)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

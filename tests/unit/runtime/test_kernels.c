@@ -1,5 +1,5 @@
-/* test_kernels.c - conformance: every op's kernel of a device against the scalar reference, on random shapes with empty and
- * single dimensions, broadcasts, transposed matrices and accumulation, in f32 and f64; and the same bits wherever
+/* test_kernels.c - conformance: every op's kernel of a device against the scalar reference, on random shapes with empty
+ * and single dimensions, broadcasts, transposed matrices and accumulation, in f32 and f64; and the same bits wherever
  * buffers lie. */
 #include "kernel_bench.h"
 
@@ -587,7 +587,7 @@ int main(void)
         cmocka_unit_test(test_linear), cmocka_unit_test(test_matmul),         cmocka_unit_test(test_unary),
         cmocka_unit_test(test_binary), cmocka_unit_test(test_power),          cmocka_unit_test(test_reduce),
         cmocka_unit_test(test_copy),   cmocka_unit_test(test_where_and_fill), cmocka_unit_test(test_rows),
-        cmocka_unit_test(test_ids),    cmocka_unit_test(test_index),         cmocka_unit_test(test_same_bits),
+        cmocka_unit_test(test_ids),    cmocka_unit_test(test_index),          cmocka_unit_test(test_same_bits),
     };
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
     bench_close();

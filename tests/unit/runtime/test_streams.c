@@ -1,5 +1,5 @@
-/* test_streams.c - conformance: streams, events and the device's sticky failure. Update streams are CPU threads on every
- * backend, and most tests use those; the last ones mix all kinds. */
+/* test_streams.c - conformance: streams, events and the device's sticky failure. Update streams are CPU threads on
+ * every backend, and most tests use those; the last ones mix all kinds. */
 #include "runtime/ferry.h"
 #include "runtime/internal.h"
 #include "test_device.h"
@@ -74,7 +74,8 @@ static void test_device_names(void **state)
     assert_int_equal(ferry_device_open("cuda:4096", &d), FERRY_FAILED);
     assert_null(d);
     assert_non_null(strstr(ferry_error(), "device 'cuda:4096'"));
-    const char *const wrong[] = {"", "Host", "cuda", "cuda:", "cuda:x", "cuda:1x", "gpu", "host:0", "cuda:99999999999999999999"};
+    const char *const wrong[] = {
+        "", "Host", "cuda", "cuda:", "cuda:x", "cuda:1x", "gpu", "host:0", "cuda:99999999999999999999"};
     for (size_t i = 0; i < sizeof(wrong) / sizeof(*wrong); i++) {
         assert_int_equal(ferry_device_open(wrong[i], &d), FERRY_USAGE);
         assert_null(d);
@@ -410,8 +411,8 @@ static void launch_binary(ferry_stream *s, ferry_fn fn, int64_t *y, int64_t *b)
     OK(ferry_launch(s, &k));
 }
 
-/* On a compute or update stream cell[to] = cell[to] * number + cell[from] + 1, on a copy stream a copy. The same is done
- * to `cell` and `copy` at once. */
+/* On a compute or update stream cell[to] = cell[to] * number + cell[from] + 1, on a copy stream a copy. The same is
+ * done to `cell` and `copy` at once. */
 static void mixed_step(const mixed *m, int at, int step, int to, int from, int64_t *cell, int64_t *copy)
 {
     mix_task t = {(uint64_t *)m->cell, to, from, (uint64_t)m->number[step]}, now = t;

@@ -1,0 +1,491 @@
+/* test_optimal.c - the linear model, the optimum, its bound and the cross-check, on small random instances: against the
+ * timeline, against brute force over all choices that the timeline judges, and against each other. FERRY_RANDOM_INSTANCES sets
+ * how many instances the comparison runs through. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+#include <math.h>
+#include <stdlib.h>
+
+#include "planner/cross_check.h"
+#include "planner/cross_solve.h"
+#include "planner/optimal.h"
+#include "planner/plan_search.h"
+#include "planner/steps.h"
+#include "tests/unit/planner/plans.h"
+
+/* Times of all sorts: as the sizes say; scaled by class; with zeros; with ratios up to a million; tiny ones with many ties; all
+ * the same. */
+static int64_t shaken(int64_t ns, int kind, int64_t factor, uint64_t *rng)
+{
+    switch (kind) {
+    case 1:
+        return ns * factor * (1 + random_below(rng, 4));
+    case 2:
+        return ns * (random_below(rng, 3) == 0 ? 0 : factor);
+    case 3:
+        return ns * factor;
+    case 4:
+        return random_below(rng, 4);
+    case 5:
+        return 1000 * (1 + (random_below(rng, 3) == 2));
+    default:
+        return ns;
+    }
+}
+
+static void shake(Profile *p, uint64_t *rng)
+{
+    int kind = random_below(rng, 6);
+    int64_t f[6];
+    for (int i = 0; i < 6; i++)
+        f[i] = kind == 3 ? (int64_t)1 << random_below(rng, 20) : 1 + random_below(rng, kind == 1 ? 10 : 3);
+#define SHAKE(t, i) (t).median_ns = shaken((t).median_ns, kind, f[i], rng)
+    for (int u = 0; u < p->n_unit; u++) {
+        SHAKE(p->unit[u].load, 0);
+        SHAKE(p->unit[u].store, 1);
+        SHAKE(p->unit[u].norm, 2);
+        SHAKE(p->unit[u].update, 2);
+    }
+    SHAKE(p->input_load, 3);
+    SHAKE(p->loss_store, 3);
+    SHAKE(p->clip, 4);
+    for (int l = 0; l < p->n_layer; l++)
+        for (int i = 0; i < 2; i++) {
+            SHAKE(p->layer[l].fp[i], 5);
+            SHAKE(p->layer[l].bp[i][0], 5);
+            SHAKE(p->layer[l].bp[i][1], 5);
+        }
+    for (int l = 0; l <= p->n_layer; l++) {
+        SHAKE(p->between[l].fp, 5);
+        SHAKE(p->between[l].bp, 5);
+    }
+#undef SHAKE
+}
+
+static void instance(Arena *a, uint64_t *rng, int blocks, Graph **g, Profile **p)
+{
+    SyntheticShape shape = {.blocks = blocks,
+                            .hidden = 32 * (1 + random_below(rng, 4)),
+                            .heads = 4,
+                            .vocab = 100 + random_below(rng, 400),
+                            .batch = 2,
+                            .seq = 16,
+                            .freeze_positions = random_below(rng, 2) == 0,
+                            .seed = synthetic_random(rng)};
+    synthetic_make_shape(a, shape, g, p);
+    shake(*p, rng);
+}
+
+/* A trained matrix or two more in the layer of an existing unit: their choices belong together. */
+static void share_layer(Graph *g)
+{
+    Layer *l = &g->layer[g->n_layer - 1]; /* the head: the tied table is there */
+    int other = g->layer[g->n_layer - 2].unit[0];
+    l->unit[l->n_unit++] = other;
+}
+
+static int64_t timed(const Graph *g, const Profile *p, const Plan *plan)
+{
+    Diag d = {0};
+    int64_t ns = -1;
+    assert_int_equal(plan_time(&d, g, p, plan, NULL, &ns), ST_OK);
+    return ns;
+}
+
+/* ---- the model is the timeline ------------------------------------------------------------------------------------------------ */
+
+static void model_is_the_timeline(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 250; i++) {
+        uint64_t rng = (uint64_t)i * 977 + 5;
+        Diag d = {0};
+        Arena *a = arena_open();
+        Graph *g;
+        Profile *p;
+        instance(a, &rng, random_below(&rng, 3), &g, &p);
+        if (i % 5 == 0)
+            share_layer(g);
+        LpDomain domain = {.clip = i % 2};
+        LpModel *m;
+        assert_int_equal(lp_model_build(&d, a, g, p, &domain, &m), ST_OK);
+        assert_true(m->exact);
+        LpTimer t;
+        assert_int_equal(lp_timer_open(&d, m, &t), ST_OK);
+        int *choice = ARENA_NEW(a, int, m->n_group);
+        for (int k = 0; k < 12; k++) {
+            Plan *plan = random_plan(a, &rng, g);
+            plan->clip = domain.clip;
+            plan->update_after_bp = false;
+            plan->gradient_window_bytes = 0;
+            StepList *s;
+            Timeline line;
+            assert_int_equal(steps_build(&d, a, g, plan, &s), ST_OK);
+            assert_int_equal(steps_time(&d, s, p), ST_OK);
+            if (simulate(&d, a, s, &p->device, false, &line) != ST_OK) {
+                d = (Diag){0}; /* longer than the timeline can count */
+                continue;
+            }
+            assert_true(line.steady);
+            assert_int_equal(lp_choices_of_plan(&d, m, plan->unit, choice), ST_OK);
+            LpRatio r = lp_period(&t, choice, (LpRatio){0, 0});
+            assert_int_equal(lp_period_ns(r), line.period_ns);
+            /* a limit is reached, or changes nothing */
+            assert_int_equal(lp_period(&t, choice, r).span, 0);
+            LpRatio above = {r.time_ns + 1, r.span};
+            assert_int_equal(lp_period_ns(lp_period(&t, choice, above)), line.period_ns);
+        }
+        lp_timer_close(&t);
+        arena_close(a);
+    }
+}
+
+/* ---- brute force ---------------------------------------------------------------------------------------------------------------- */
+
+/* The next plan of the domain in the order of an odometer; false after the last. */
+static bool next_plan(const Graph *g, bool modes_only, UnitPlan *unit)
+{
+    for (int u = 0; u < g->n_unit; u++) {
+        bool trains = g->unit[u].grad_bytes > 0 && !modes_only;
+        if (trains) {
+            unit[u].late = !unit[u].late;
+            if (unit[u].late)
+                return true;
+            unit[u].grad = unit[u].grad == ON_GPU ? ON_HOST : ON_GPU;
+            if (unit[u].grad == ON_HOST)
+                return true;
+        }
+        unit[u].first_gpu_use = (unit[u].first_gpu_use + 1) % (g->unit[u].n_use + 1);
+        if (unit[u].first_gpu_use != 0)
+            return true;
+    }
+    return false;
+}
+
+/* By the timeline where `simulated`; else by the model's, which is the same (model_is_the_timeline). */
+static int64_t brute_force(Arena *a, const Graph *g, const Profile *p, const LpDomain *domain, bool simulated)
+{
+    Diag d = {0};
+    Plan plan = {.n_unit = g->n_unit, .unit = ARENA_NEW(a, UnitPlan, g->n_unit), .clip = domain->clip, .reserve_factor = -1};
+    int64_t best = INT64_MAX;
+    LpModel *m;
+    LpTimer t;
+    assert_int_equal(lp_model_build(&d, a, g, p, domain, &m), ST_OK);
+    assert_int_equal(lp_timer_open(&d, m, &t), ST_OK);
+    int *choice = ARENA_NEW(a, int, m->n_group);
+    do {
+        int64_t ns;
+        if (simulated) {
+            ns = timed(g, p, &plan);
+        } else {
+            assert_int_equal(lp_choices_of_plan(&d, m, plan.unit, choice), ST_OK);
+            ns = lp_period_ns(lp_period(&t, choice, (LpRatio){0, 0}));
+        }
+        best = ns < best ? ns : best;
+    } while (next_plan(g, domain->modes_only, plan.unit));
+    lp_timer_close(&t);
+    return best;
+}
+
+/* Is every plan short enough for the timeline to count? */
+static bool countable(const Graph *g, const Profile *p)
+{
+    int64_t sum = p->input_load.median_ns + p->loss_store.median_ns + p->clip.median_ns;
+    for (int u = 0; u < p->n_unit; u++)
+        sum += p->unit[u].load.median_ns + p->unit[u].store.median_ns + p->unit[u].norm.median_ns + p->unit[u].update.median_ns;
+    for (int l = 0; l < p->n_layer; l++)
+        for (int i = 0; i < 2; i++)
+            sum += p->layer[l].fp[i].median_ns + p->layer[l].bp[i][0].median_ns + p->layer[l].bp[i][1].median_ns;
+    (void)g;
+    return sum < (int64_t)60000000000;
+}
+
+typedef struct Worse {
+    int n, worse;
+    double sum, most;
+} Worse;
+
+static void heuristics_are_not_better(Arena *a, const Graph *g, const Profile *p, bool clip, int64_t best, Worse *worse)
+{
+    static const char *const names[] = {"native-offload", "dha", "deepspeed-like", "memferry", "go-memferry", "optimal", "auto"};
+    int64_t heuristic = INT64_MAX;
+    for (int i = 0; i < 7; i++) {
+        Diag d = {.quiet = true};
+        PlanOptions o = {.algorithm = names[i], .reserve_factor = -1, .clip = clip};
+        Plan *plan;
+        assert_int_equal(plan_make(&d, a, g, p, &o, &plan), ST_OK);
+        assert_true(plan->model_ns >= best);
+        assert_int_equal(plan->bound_ns, best);
+        if (i >= 5)
+            assert_int_equal(plan->model_ns, best);
+        if (i < 5)
+            heuristic = plan->model_ns < heuristic ? plan->model_ns : heuristic;
+    }
+    double percent = best > 0 ? 100.0 * (double)(heuristic - best) / (double)best : 0;
+    worse->n++;
+    worse->worse += heuristic > best;
+    worse->sum += percent;
+    worse->most = percent > worse->most ? percent : worse->most;
+}
+
+static int instances(void)
+{
+    const char *n = getenv("FERRY_RANDOM_INSTANCES");
+    return n ? atoi(n) : 120;
+}
+
+/* brute force = optimum = bound = the solver's, to the nanosecond. One in eight has nine units and modes only. */
+static void optimum_is_brute_force(void **state)
+{
+    (void)state;
+    Worse worse = {0};
+    int n = instances(), checked = 0, open = 0;
+    for (int i = 0; i < n; i++) {
+        uint64_t rng = (uint64_t)i * 9779 + 11;
+        Diag d = {0};
+        Arena *a = arena_open();
+        Graph *g;
+        Profile *p;
+        bool modes = i % 8 == 7;
+        instance(a, &rng, modes ? 1 : 0, &g, &p);
+        if (i % 16 == 4)
+            share_layer(g);
+        LpDomain domain = {.clip = i % 2, .modes_only = modes};
+        int64_t best = brute_force(a, g, p, &domain, i % 4 == 0 && countable(g, p));
+        Optimum o;
+        assert_int_equal(optimal_solve(&d, a, g, p, &domain, 0, NULL, &o), ST_OK);
+        if (o.model_ns != best || o.bound_ns != best)
+            print_message("instance %d: brute force %lld, optimum %lld, bound %lld\n", i, (long long)best, (long long)o.model_ns,
+                          (long long)o.bound_ns);
+        assert_int_equal(o.model_ns, best);
+        assert_int_equal(o.bound_ns, best);
+        assert_true(o.exact);
+        Plan plan = {.n_unit = g->n_unit, .unit = o.unit, .clip = domain.clip, .reserve_factor = -1};
+        if (countable(g, p))
+            assert_int_equal(timed(g, p, &plan), best);
+        if (countable(g, p) && i % 3 == 0) {
+            CrossOptions c = {.clip = domain.clip, .modes_only = modes, .most_ns = best};
+            CrossResult r;
+            assert_int_equal(cross_check(&d, a, g, p, &c, &r), ST_OK);
+            checked++;
+            open += !r.closed;
+            if (r.closed)
+                assert_int_equal(r.milp_ns, best);
+        }
+        if (countable(g, p) && !modes && i % 4 == 1)
+            heuristics_are_not_better(a, g, p, domain.clip, best, &worse);
+        arena_close(a);
+    }
+    print_message("%d instances; %d by the solver, %d of them too ill-conditioned for it\n", n, checked, open);
+    print_message("best heuristic: above the optimum in %d of %d, by %.2f%% on average, %.2f%% at most\n", worse.worse, worse.n,
+                  worse.n ? worse.sum / worse.n : 0, worse.most);
+    assert_true(open * 50 <= checked);
+}
+
+/* The solver finds the optimum also when it does not start from it. */
+static void solver_needs_no_hint(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 12; i++) {
+        uint64_t rng = (uint64_t)i * 31 + 3;
+        Diag d = {0};
+        Arena *a = arena_open();
+        Graph *g;
+        Profile *p;
+        SyntheticShape shape = {0, 64, 4, 200 + 50 * i, 2, 16, i % 2, (unsigned)i};
+        synthetic_make_shape(a, shape, &g, &p);
+        (void)rng;
+        LpDomain domain = {.clip = i % 3 == 0};
+        int64_t best = brute_force(a, g, p, &domain, false);
+        CrossOptions c = {.clip = domain.clip, .most_ns = 2 * best};
+        CrossResult r;
+        assert_int_equal(cross_check(&d, a, g, p, &c, &r), ST_OK);
+        assert_true(r.closed);
+        assert_int_equal(r.milp_ns, best);
+        arena_close(a);
+    }
+}
+
+/* ---- larger ones: bounds against plans ----------------------------------------------------------------------------------------- */
+
+static void bound_is_below_every_plan(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 16; i++) {
+        uint64_t rng = (uint64_t)i * 501 + 9;
+        Diag d = {0};
+        Arena *a = arena_open();
+        Graph *g;
+        Profile *p;
+        instance(a, &rng, 2 + random_below(&rng, 5), &g, &p);
+        LpDomain domain = {.clip = i % 2};
+        Optimum o, again;
+        assert_int_equal(optimal_solve(&d, a, g, p, &domain, 0, NULL, &o), ST_OK);
+        assert_true(o.bound_ns <= o.model_ns);
+        assert_int_equal(optimal_solve(&d, a, g, p, &domain, 0, NULL, &again), ST_OK);
+        assert_int_equal(o.model_ns, again.model_ns);
+        assert_int_equal(o.bound_ns, again.bound_ns);
+        assert_memory_equal(o.unit, again.unit, (size_t)g->n_unit * sizeof *o.unit);
+        LpModel *m;
+        LpTimer t;
+        assert_int_equal(lp_model_build(&d, a, g, p, &domain, &m), ST_OK);
+        assert_int_equal(lp_timer_open(&d, m, &t), ST_OK);
+        int *choice = ARENA_NEW(a, int, m->n_group);
+        for (int k = 0; k < 400; k++) {
+            Plan *plan = random_plan(a, &rng, g);
+            for (int u = 0; k % 2 && u < g->n_unit; u++)
+                plan->unit[u] = random_below(&rng, 4) == 0 ? plan->unit[u] : o.unit[u];
+            assert_int_equal(lp_choices_of_plan(&d, m, plan->unit, choice), ST_OK);
+            assert_true(lp_period_ns(lp_period(&t, choice, (LpRatio){0, 0})) >= o.bound_ns);
+        }
+        lp_timer_close(&t);
+        arena_close(a);
+    }
+}
+
+/* A rule restricts the plan, not the bound; more budget never gives a slower plan. */
+static void rules_and_budgets(void **state)
+{
+    (void)state;
+    Arena *a = arena_open();
+    Graph *g;
+    Profile *p;
+    synthetic_make(a, 2, 3, &g, &p);
+    PlanOptions o = {.algorithm = "optimal", .reserve_factor = -1};
+    Plan *free, *ruled, *plan;
+    Diag d = {.quiet = true};
+    assert_int_equal(plan_make(&d, a, g, p, &o, &free), ST_OK);
+    ModeRule rule = {"*mlp*", MODE_DHA};
+    o.rule = &rule;
+    o.n_rule = 1;
+    assert_int_equal(plan_make(&d, a, g, p, &o, &ruled), ST_OK);
+    assert_true(ruled->model_ns >= free->model_ns);
+    assert_true(ruled->bound_ns <= free->model_ns);
+    for (int u = 0; u < g->n_unit; u++)
+        if (strstr(g->unit[u].name, "mlp"))
+            assert_int_equal(plan_mode(&g->unit[u], &ruled->unit[u]), MODE_DHA);
+    o.n_rule = 0;
+    int64_t before = INT64_MAX;
+    int fits = 0;
+    for (int64_t budget = free->peak_bytes / 2; budget <= free->peak_bytes + 4096; budget += free->peak_bytes / 32) {
+        Diag e = {.quiet = true};
+        o.mem_budget_bytes = budget;
+        Status st = plan_make(&e, a, g, p, &o, &plan);
+        assert_true(st == ST_OK || (st == ST_NO_FIT && fits == 0));
+        if (st != ST_OK)
+            continue;
+        fits++;
+        assert_true(plan->peak_bytes <= budget);
+        assert_true(plan->model_ns <= before);
+        before = plan->model_ns;
+    }
+    assert_true(fits > 2);
+    arena_close(a);
+}
+
+/* ---- traps of the solver --------------------------------------------------------------------------------------------------------- */
+
+static void solver_gets_numbers_only(void **state)
+{
+    (void)state;
+    Diag d = {.quiet = true};
+    CrossProblem p;
+    assert_int_equal(cross_open(&d, &p, NAN), ST_FAILED);
+    d = (Diag){.quiet = true};
+    assert_int_equal(cross_open(&d, &p, 10), ST_OK);
+    int x = cross_column(&p, CROSS_BINARY);
+    double row[2] = {1, 0};
+    row[x] = NAN;
+    assert_int_equal(cross_row(&d, &p, row, 1, false), ST_FAILED);
+    assert_non_null(strstr(d.message, "finite"));
+    d = (Diag){.quiet = true};
+    row[x] = INFINITY;
+    assert_int_equal(cross_row(&d, &p, row, 1, false), ST_FAILED);
+    d = (Diag){.quiet = true};
+    assert_int_equal(cross_row(&d, &p, row, NAN, false), ST_FAILED);
+    cross_close(&p);
+    /* period >= 3 + 2 x, period >= 4 - x: what is added twice to a column is there once */
+    d = (Diag){0};
+    assert_int_equal(cross_open(&d, &p, 10), ST_OK);
+    x = cross_column(&p, CROSS_BINARY);
+    double dense[2] = {0};
+    dense[p.period] += 1;
+    dense[x] -= 1;
+    dense[x] -= 1;
+    assert_int_equal(cross_row(&d, &p, dense, 3, false), ST_OK);
+    assert_true(dense[0] == 0 && dense[1] == 0);
+    dense[p.period] = 1;
+    dense[x] = 1;
+    assert_int_equal(cross_row(&d, &p, dense, 4, false), ST_OK);
+    assert_int_equal(p.entry.count, 4);
+    CrossAnswer answer;
+    for (int way = 0; way < CROSS_WAYS; way++) {
+        assert_int_equal(cross_solve(&d, &p, 100, way, &answer), ST_OK);
+        assert_true(answer.closed);
+        assert_non_null(answer.value);
+        assert_false(answer.value[x]); /* 4 instead of 5 */
+        base_free(answer.value);
+    }
+    cross_close(&p);
+}
+
+/* The child dies of an empty row with a column that does not exist; the caller hears that there is no answer. */
+static void solver_dies_alone(void **state)
+{
+    (void)state;
+    Diag d = {0};
+    CrossProblem p;
+    assert_int_equal(cross_open(&d, &p, 10), ST_OK);
+    double dense[1] = {1};
+    assert_int_equal(cross_row(&d, &p, dense, 1, false), ST_OK);
+    p.entry.at[0].column = 7; /* GLPK aborts */
+    CrossAnswer answer;
+    assert_int_equal(cross_solve(&d, &p, 10, 0, &answer), ST_OK);
+    assert_false(answer.closed);
+    assert_null(answer.value);
+    assert_non_null(answer.why);
+    p.entry.at[0].column = 0;
+    p.entry.at[0].value = NAN; /* and here */
+    assert_int_equal(cross_solve(&d, &p, 10, 0, &answer), ST_OK);
+    assert_false(answer.closed);
+    cross_close(&p);
+}
+
+static void memory_fails_cleanly(void **state)
+{
+    (void)state;
+    Arena *a = arena_open();
+    Graph *g;
+    Profile *p;
+    synthetic_make(a, 1, 2, &g, &p);
+    LpDomain domain = {0};
+    bool ended = false;
+    for (long n = 1; n < 100000 && !ended; n += 1 + n / 6) {
+        Diag d = {.quiet = true};
+        Optimum o;
+        Arena *own = arena_open();
+        base_fail_alloc(n);
+        Status st = optimal_solve(&d, own, g, p, &domain, 0, NULL, &o);
+        base_fail_alloc(0);
+        ended = st == ST_OK;
+        if (!ended)
+            assert_int_equal(st, ST_FAILED);
+        arena_close(own);
+    }
+    assert_true(ended);
+    arena_close(a);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(model_is_the_timeline), cmocka_unit_test(optimum_is_brute_force),
+        cmocka_unit_test(solver_needs_no_hint),  cmocka_unit_test(bound_is_below_every_plan),
+        cmocka_unit_test(rules_and_budgets),     cmocka_unit_test(solver_gets_numbers_only),
+        cmocka_unit_test(solver_dies_alone),     cmocka_unit_test(memory_fails_cleanly),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
