@@ -14,11 +14,11 @@
 #include "planner/optimal.h"
 
 enum {
-    PRICES = 14,  /* of each kind: the mean price times 2^-6 to 2^7 */
-    LOWEST = -6,
+    PRICES = 10,  /* of each kind: the mean price times 2^-4 to 2^5 */
+    LOWEST = -4,
     ROUNDS = 12,
     KINDS = 3,
-    REFINE = 10   /* plans put between others, for each kind */
+    REFINE = 6   /* plans put between others, for each kind */
 };
 
 typedef struct Point {

@@ -164,7 +164,7 @@ Status profile_make(Diag *d, Arena *a, const Graph *g, const ModelOptions *model
     bool host = strcmp(device, "host") == 0;
     bool numbers = strncmp(device, "model:", 6) == 0 && device[6] != '\0';
     if (is_cuda(device)) {
-        diag_fail(d, ST_FAILED, "device '%s': this build of ferryc has no CUDA backend", device);
+        diag_fail(d, ST_FAILED, "device '%s': ferryc does not measure GPUs", device);
         return diag_hint(d,
                          "profile with --device host, or with --device model:FILE.yaml for a GPU described by numbers");
     }

@@ -20,13 +20,16 @@
 /* ---- protobuf -------------------------------------------------------------------------------------------------------- */
 
 typedef struct Bytes {
-    size_t size;
+    size_t size, capacity;
     uint8_t *at;
 } Bytes;
 
 static void put(Bytes *b, const void *data, size_t size)
 {
-    b->at = realloc(b->at, b->size + size + 1);
+    if (b->size + size >= b->capacity) {
+        b->capacity = 2 * (b->size + size) + 64;
+        b->at = realloc(b->at, b->capacity);
+    }
     if (b->at == NULL)
         exit(98);
     if (size > 0)

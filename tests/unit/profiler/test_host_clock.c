@@ -200,7 +200,7 @@ static void choice_of_device(void **state)
         Status status;
         const char *message, *hint;
     } cases[] = {
-        {"cuda:0", ST_FAILED, "no CUDA backend", "--device host"},
+        {"cuda:0", ST_FAILED, "does not measure GPUs", "--device host"},
         {"cuda:12", ST_FAILED, "cuda:12", "model:FILE"},
         {"cuda:", ST_USAGE, "cuda:", "cuda:N"},
         {"cuda:x", ST_USAGE, "cuda:x", "cuda:N"},
