@@ -488,6 +488,11 @@ static Status make_runs(Build *b)
             b->run_to[b->n_run++] = u;
         }
     }
+    /* and the norm, when b is late */
+    for (int k = 0; k < s->n_late; k++) {
+        int u = s->late[k];
+        b->first_event[u] = add_event(b, (LpEvent){LP_FIRST, u, -1, -1, b->p->clip.median_ns, when_late(b, u, true)});
+    }
     return ST_OK;
 }
 
@@ -690,14 +695,14 @@ static void add_implied(Build *b)
         add_conditional(b, b->late_event[u], b->enter_event[u], 1, when_late(b, u, true), 1,
                         norms + b->p->unit[u].update.median_ns);
         add_edge(b, b->enter_event[u], kernel, 0);
+        add_edge(b, b->first_event[u], kernel, 1);
         if (!clip)
             continue;
         add_edge(b, i > 0 ? b->first_event[s->late[i - 1]] : b->norm, b->first_event[u], 0);
-        add_edge(b, b->first_event[u], kernel, 1);
     }
     for (int i = 0; i < b->n_run; i++) {
         add_edge(b, b->sqnorm_event[b->run_from[i]], b->run_event[i], 0);
-        add_edge(b, b->run_event[i], b->kernel_event[b->scan.first_read[b->run_to[i]]], 1);
+        add_edge(b, b->run_event[i], b->first_event[b->run_to[i]], 0);
     }
 }
 
