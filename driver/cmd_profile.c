@@ -10,7 +10,7 @@
 enum { OPT_DEVICE = 0x200, OPT_WARMUP, OPT_REPEATS };
 
 static const struct argp_option OPTIONS[] = {
-    {"device", OPT_DEVICE, "NAME", 0, "host (default), or model:FILE.yaml: a device described by numbers", 0},
+    {"device", OPT_DEVICE, "NAME", 0, "host (default), cuda:N, or model:FILE.yaml: a device described by numbers", 0},
     {"output", 'o', "FILE", 0, "where to write (default profile.yaml)", 0},
     {"overwrite", 'f', 0, 0, "overwrite a file that ferryc did not write", 0},
     {"warmup", OPT_WARMUP, "N", 0, "runs that are not counted (default 2)", 0},

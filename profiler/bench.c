@@ -1,8 +1,10 @@
 /* bench.c - the measuring bench: opens and closes it, fills memory, times jobs. */
+#include <errno.h>
 #include <sched.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "profiler/bench.h"
@@ -20,9 +22,19 @@ Status bench_open(Diag *d, const Graph *g, const ProfileOptions *options, int64_
     for (int i = 0; i < BENCH_STREAMS; i++)
         sem_init(&b->gate[i], 0, 0);
     b->sample = ARENA_NEW(a, int64_t, options->repeats);
-    if (!b->sample)
+    b->run = ARENA_NEW(a, GpuRun, (size_t)options->repeats + 1);
+    if (!b->sample || !b->run)
         return diag_oom(d);
-    TRY_FERRY(b, ferry_device_open("host", &b->device));
+    b->on_gpu = strcmp(options->device, "host") != 0;
+    if (ferry_device_open(options->device, &b->device) != FERRY_OK) {
+        diag_fail(d, ST_FAILED, "%s", ferry_error());
+        return diag_hint(d,
+                         "profile with --device host, or with --device model:FILE.yaml for a GPU described by numbers");
+    }
+    if (b->on_gpu) {
+        TRY(gpu_trace_open(d, &b->trace));
+        TRY_FERRY(b, ferry_event_open(b->device, &b->open));
+    }
     for (int i = 0; i < BENCH_STREAMS; i++) {
         TRY_FERRY(b, ferry_stream_open(b->device, (ferry_stream_kind)i, &b->stream[i]));
         TRY_FERRY(b, ferry_event_open(b->device, &b->start[i]));
@@ -43,6 +55,9 @@ void bench_close(Bench *b)
             ferry_event_close(b->end[i]);
         sem_destroy(&b->gate[i]);
     }
+    gpu_trace_close(b->trace);
+    if (b->open)
+        ferry_event_close(b->open);
     if (b->tile)
         ferry_host_free(b->device, b->tile);
     if (b->pool)
@@ -153,6 +168,18 @@ Status bench_copy_in(Bench *b, void *p, bool on_device, const void *data, int64_
 /* ---- time
  * ---------------------------------------------------------------------------------------------------------------- */
 
+/* A GPU's queue takes about a thousand calls; the caller of one more waits for it, and would never open the gate. So
+ * that gate opens by itself. */
+static void wait_gate_a_while(void *gate)
+{
+    enum { A_WHILE_S = 2 };
+    struct timespec until;
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_sec += A_WHILE_S;
+    while (sem_timedwait(gate, &until) != 0 && errno == EINTR)
+        continue;
+}
+
 static void wait_gate(void *gate)
 {
     while (sem_wait(gate) != 0) /* a signal interrupts it */
@@ -204,8 +231,103 @@ static Status run_times(Bench *b, ferry_stream_kind kind, int64_t *start_ns, int
     return bench_check(b, ferry_event_time_ns(b->end[kind], end_ns));
 }
 
+/* ---- runs on a GPU
+ * ------------------------------------------------------------------------------------------------------- */
+
+typedef struct Lane {
+    ferry_stream_kind kind;
+    BenchJob *job;
+    void *context;
+} Lane;
+
+static Status enqueue_lane(Bench *b, const Lane *l)
+{
+    ferry_stream *s = b->stream[l->kind];
+    if (l->kind != FERRY_STREAM_UPDATE)
+        TRY_FERRY(b, ferry_stream_wait(s, b->open));
+    TRY_FERRY(b, ferry_event_record(s, b->start[l->kind]));
+    TRY(l->job(b, s, l->context));
+    return bench_check(b, ferry_event_record(s, b->end[l->kind]));
+}
+
+static Status enqueue_lanes(Bench *b, const Lane *lane, int count)
+{
+    TRY_FERRY(b, ferry_event_record(b->stream[FERRY_STREAM_UPDATE], b->open));
+    for (int i = 0; i < count; i++)
+        TRY(enqueue_lane(b, &lane[i]));
+    return ST_OK;
+}
+
+/* One or two jobs at once, behind the update stream's gate. */
+static Status run_lanes(Bench *b, const Lane *lane, int count)
+{
+    ferry_stream *update = b->stream[FERRY_STREAM_UPDATE];
+    sem_t *gate = &b->gate[FERRY_STREAM_UPDATE];
+    TRY_FERRY(b, ferry_stream_call(update, wait_gate_a_while, gate));
+    Status status = enqueue_lanes(b, lane, count);
+    sem_post(gate);
+    ferry_status synced = ferry_stream_sync(update);
+    for (int i = 0; i < count; i++) {
+        ferry_status one = ferry_stream_sync(b->stream[lane[i].kind]);
+        synced = synced == FERRY_OK ? one : synced;
+    }
+    while (sem_trywait(gate) == 0) /* it had opened by itself */
+        continue;
+    return status != ST_OK ? status : bench_check(b, synced);
+}
+
+/* A run by CUPTI's records: run[i] of the repeats. */
+static Status trace_lane(Bench *b, const Lane *lane, int number)
+{
+    TRY(gpu_trace_run(b->trace, number));
+    Status status = run_lanes(b, lane, 1);
+    Status ended = gpu_trace_run_end(b->trace);
+    return status != ST_OK ? status : ended;
+}
+
+static Status time_on_gpu(Bench *b, const Lane *lane, Timing *out)
+{
+    int repeats = b->options->repeats;
+    TRY(gpu_trace_start(b->trace));
+    for (int i = 0; i <= repeats; i++) /* the first one after recording begins does not count */
+        TRY(trace_lane(b, lane, i));
+    TRY(gpu_trace_collect(b->trace, b->run, repeats + 1));
+    for (int i = 0; i < repeats; i++) {
+        const GpuRun *r = &b->run[i + 1];
+        bool work = r->kernels + r->copies > 0;
+        b->sample[i] = work ? r->end_ns - r->start_ns + b->gap_ns : 1;
+        b->kernels += r->kernels;
+        b->kernel_ns += r->kernel_ns;
+        b->copies += r->copies;
+        b->copy_ns += r->copy_ns;
+    }
+    *out = timing_of(b->sample, repeats);
+    return ST_OK;
+}
+
+static void add_noise(Bench *b, const Timing *t)
+{
+    if (t->median_ns < NOISE_LEAST_NS)
+        return;
+    int64_t permille = t->spread_ns * 1000 / t->median_ns;
+    b->noise_count++;
+    b->noise_permille += permille;
+    if (permille > b->noise_worst) {
+        b->noise_worst = permille;
+        b->noisiest = b->what;
+    }
+}
+
 Status bench_once(Bench *b, ferry_stream_kind kind, BenchJob *job, void *context, int64_t *ns)
 {
+    if (b->on_gpu) {
+        const Lane lane = {kind, job, context};
+        int64_t from, to;
+        TRY(run_lanes(b, &lane, 1));
+        TRY(run_times(b, kind, &from, &to));
+        *ns = to > from ? to - from : 1;
+        return ST_OK;
+    }
     bool gated = false;
     int64_t start, end;
     Status status = enqueue_run(b, kind, job, context, NULL, &gated);
@@ -238,29 +360,42 @@ Status bench_time(Bench *b, ferry_stream_kind kind, BenchJob *job, void *context
     int64_t ns = 0;
     for (int i = 0; i < b->options->warmup && ns < LONG_RUN_NS; i++)
         TRY(bench_once(b, kind, job, context, &ns));
-    for (int i = 0; i < b->options->repeats; i++)
-        TRY(bench_once(b, kind, job, context, &b->sample[i]));
-    *out = timing_of(b->sample, b->options->repeats);
+    if (b->on_gpu && kind != FERRY_STREAM_UPDATE) {
+        const Lane lane = {kind, job, context};
+        TRY(time_on_gpu(b, &lane, out));
+    } else {
+        for (int i = 0; i < b->options->repeats; i++)
+            TRY(bench_once(b, kind, job, context, &b->sample[i]));
+        *out = timing_of(b->sample, b->options->repeats);
+    }
+    add_noise(b, out);
     return ST_OK;
+}
+
+/* On the host each stream has its gate, and the two meet behind them. */
+static Status run_pair_on_host(Bench *b, const Lane *one, const Lane *two)
+{
+    bool gated_a = false, gated_b = false;
+    Meeting meeting;
+    atomic_init(&meeting.arrived, 0);
+    Status status = enqueue_run(b, one->kind, one->job, one->context, &meeting, &gated_a);
+    if (status == ST_OK)
+        status = enqueue_run(b, two->kind, two->job, two->context, &meeting, &gated_b);
+    if (status != ST_OK)
+        atomic_store(&meeting.arrived, 2); /* nobody waits for the one that does not come */
+    if (gated_b)
+        sem_post(&b->gate[two->kind]);
+    if (gated_a)
+        sem_post(&b->gate[one->kind]);
+    status = finish_run(b, one->kind, gated_a, status);
+    return finish_run(b, two->kind, gated_b, status);
 }
 
 Status bench_pair(Bench *b, ferry_stream_kind kind_a, BenchJob *job_a, void *context_a, ferry_stream_kind kind_b,
                   BenchJob *job_b, void *context_b, int64_t *overlap_ns, int64_t *outside_ns)
 {
-    bool gated_a = false, gated_b = false;
-    Meeting meeting;
-    atomic_init(&meeting.arrived, 0);
-    Status status = enqueue_run(b, kind_a, job_a, context_a, &meeting, &gated_a);
-    if (status == ST_OK)
-        status = enqueue_run(b, kind_b, job_b, context_b, &meeting, &gated_b);
-    if (status != ST_OK)
-        atomic_store(&meeting.arrived, 2); /* nobody waits for the one that does not come */
-    if (gated_b)
-        sem_post(&b->gate[kind_b]);
-    if (gated_a)
-        sem_post(&b->gate[kind_a]);
-    status = finish_run(b, kind_a, gated_a, status);
-    TRY(finish_run(b, kind_b, gated_b, status));
+    const Lane lane[] = {{kind_a, job_a, context_a}, {kind_b, job_b, context_b}};
+    TRY(b->on_gpu ? run_lanes(b, lane, 2) : run_pair_on_host(b, &lane[0], &lane[1]));
     int64_t start_a, end_a, start_b, end_b;
     TRY(run_times(b, kind_a, &start_a, &end_a));
     TRY(run_times(b, kind_b, &start_b, &end_b));

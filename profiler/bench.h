@@ -2,18 +2,25 @@
  *
  * A run is: a gate that holds the stream, an event, the work, an event; then the gate opens. All work is enqueued by
  * then, so the events enclose what the stream does and not how fast the caller enqueues. The time is the difference of
- * their completion. */
+ * their completion.
+ *
+ * A stream of a GPU cannot call a function: its gate is the update stream's, whose event it waits for. What a GPU ran
+ * is timed by the records of CUPTI instead of events, which take a few microseconds themselves: from the start of the
+ * run's first kernel or copy to the end of its last one, and one gap between two kernels, since segments follow each
+ * other. */
 #ifndef FERRY_PROFILER_BENCH_H
 #define FERRY_PROFILER_BENCH_H
 
 #include <semaphore.h>
 
+#include "profiler/gpu.h"
 #include "profiler/make.h"
 
 enum {
     BENCH_STREAMS = 4,      /* by ferry_stream_kind */
     TILE_BYTES = 512 << 10, /* staging buffer, from which memory is filled */
-    BENCH_ALIGNMENT = 64,
+    BENCH_ALIGNMENT = 256,  /* as device memory is laid out on GPUs; more than a host needs */
+    HOST_ALIGNMENT = 64,
 };
 
 typedef struct Bench {
@@ -30,7 +37,18 @@ typedef struct Bench {
     int64_t *sample;  /* repeats */
     const char *what; /* being measured, for messages */
     int done, total;  /* progress */
+    bool on_gpu;
+    ferry_event *open;                           /* the gate of a GPU's streams */
+    GpuTrace *trace;                             /* of a GPU; NULL on the host */
+    int64_t gap_ns;                              /* between two kernels of a GPU */
+    GpuRun *run;                                 /* repeats + 1 */
+    int64_t kernels, kernel_ns, copies, copy_ns; /* on record, of all runs that counted */
+    int64_t noise_count, noise_permille; /* jobs of NOISE_LEAST_NS and more; sum of their spreads over their medians */
+    int64_t noise_worst;
+    const char *noisiest;
 } Bench;
+
+enum { NOISE_LEAST_NS = 20000 };
 
 /* ST_FAILED with what is being measured and ferry_error(), unless the call succeeded. */
 Status bench_check(const Bench *b, ferry_status status);
@@ -52,6 +70,11 @@ Status bench_time(Bench *b, ferry_stream_kind kind, BenchJob *job, void *context
  * besides. */
 Status bench_pair(Bench *b, ferry_stream_kind kind_a, BenchJob *job_a, void *context_a, ferry_stream_kind kind_b,
                   BenchJob *job_b, void *context_b, int64_t *overlap_ns, int64_t *outside_ns);
+/* A GPU: products for so long that its clocks are up, then the gap between kernels. */
+Status bench_warm_up(Bench *b);
+/* A GPU: forward and backward once with everything in device memory, as enqueued without a gate. *ns = -1 when that is
+ * more than `memory_bytes`. */
+Status bench_whole_step(Bench *b, const int64_t *limit, int64_t memory_bytes, int64_t *ns);
 /* Sorts. The middle sample, and half the distance between the quartiles. */
 Timing timing_of(int64_t *sample, int count);
 

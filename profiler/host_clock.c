@@ -1,4 +1,5 @@
-/* host_clock.c - times measured on the host backend, through the calls that an emitted schedule makes.
+/* host_clock.c - times measured on a device of libferry, the host or a GPU, through the calls that an emitted schedule
+ * makes.
  *
  * needs: the frame of a profile       fills: all times, DHA bytes, device facts
  * keeps: the graph                    spoils: nothing
@@ -388,23 +389,105 @@ static Status measure_unit(Clock *c, int index)
 /* ---- the whole
  * ---------------------------------------------------------------------------------------------------------------- */
 
+/* What processes share: the machine's memory, or the part that this one's control group may use. */
+static Status shared_memory(Clock *c, int64_t *out)
+{
+    int64_t pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
+    if (pages <= 0 || page <= 0 || mul_overflows_i64(pages, page, out))
+        return diag_fail(c->bench.diag, ST_FAILED, "the system does not say how much memory it has");
+    FILE *f = fopen("/sys/fs/cgroup/memory.max", "r");
+    long long most;
+    if (f) {
+        if (fscanf(f, "%lld", &most) == 1 && most > page && most < *out)
+            *out = most;
+        fclose(f);
+    }
+    return ST_OK;
+}
+
 /* Device and pinned memory are the same memory on the host: each gets one half by default. */
 static Status host_facts(Clock *c, DeviceFacts *f)
 {
-    int64_t pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE), bytes;
-    if (pages <= 0 || page <= 0 || mul_overflows_i64(pages, page, &bytes))
-        return diag_fail(c->bench.diag, ST_FAILED, "the system does not say how much memory it has");
+    int64_t bytes, page = sysconf(_SC_PAGESIZE);
+    TRY(shared_memory(c, &bytes));
     f->name = "host";
     f->memory_bytes = f->host_memory_bytes = bytes / 2 / page * page;
     f->chunk_bytes = ferry_device_chunk_bytes(c->bench.device);
-    f->alignment_bytes = BENCH_ALIGNMENT;
+    f->alignment_bytes = HOST_ALIGNMENT;
     f->alloc_ns = 1000; /* the backend has no caching allocator: the order of one on a GPU */
+    return ST_OK;
+}
+
+/* Device memory: what is left beside the context, the libraries and the kernels' scratch, all of which exist by now.
+ * Host memory: seven eighths can be pinned; the rest is for the process itself and its neighbours. */
+static Status gpu_facts(Clock *c, DeviceFacts *f)
+{
+    enum { NAME_BYTES = 256 };
+    Bench *b = &c->bench;
+    int64_t bytes, left, page = sysconf(_SC_PAGESIZE);
+    char name[NAME_BYTES];
+    TRY(shared_memory(c, &bytes));
+    TRY(gpu_describe(b->diag, b->options->device, name, sizeof name, &left));
+    if (!(f->name = arena_strdup(c->arena, name)))
+        return diag_oom(b->diag);
+    f->chunk_bytes = ferry_device_chunk_bytes(b->device);
+    f->memory_bytes = (left + ferry_pool_bytes(b->pool)) / f->chunk_bytes * f->chunk_bytes;
+    f->host_memory_bytes = bytes / 8 * 7 / page * page;
+    f->alignment_bytes = BENCH_ALIGNMENT;
+    f->alloc_ns = 2000; /* a hit in a caching allocator; the backend has none to measure */
+    return ST_OK;
+}
+
+/* ---- the sum against the whole
+ * ------------------------------------------------------------------------------------------- */
+
+static int64_t sum_of_segments(const Profile *p)
+{
+    int64_t ns = 0;
+    for (int i = 0; i < p->n_layer; i++)
+        ns += p->layer[i].fp[ON_GPU].median_ns + p->layer[i].bp[ON_GPU][ON_GPU].median_ns;
+    for (int i = 0; i <= p->n_layer; i++)
+        ns += p->between[i].fp.median_ns + p->between[i].bp.median_ns;
+    return ns;
+}
+
+/* Segments are measured behind a gate, one by one. A step as it is enqueued in training must take as long as their sum,
+ * else the plan's times are not what training will see. */
+static Status check_whole(Clock *c)
+{
+    enum { TOLERANCE_PERCENT = 10 };
+    Bench *b = &c->bench;
+    int64_t whole, sum = sum_of_segments(c->profile);
+    TRY(bench_whole_step(b, c->limit, c->profile->device.memory_bytes - b->pool_bytes, &whole));
+    bool quiet = !b->options->progress;
+    if (b->noise_count > 0 && !quiet)
+        diag_note(b->diag,
+                  "noise: %.1f %% on average, %.1f %% at most (%s); %lld kernels in %.3f ms, %lld copies in %.3f ms",
+                  (double)b->noise_permille / (double)b->noise_count / 10, (double)b->noise_worst / 10,
+                  b->noisiest ? b->noisiest : "-", (long long)b->kernels, (double)b->kernel_ns / 1e6,
+                  (long long)b->copies, (double)b->copy_ns / 1e6);
+    if (whole < 0) {
+        diag_note(b->diag,
+                  "the model does not fit into the GPU as a whole: its segments are not compared with a whole step");
+        return ST_OK;
+    }
+    if (!quiet)
+        diag_note(b->diag, "forward and backward: %.3f ms as a sum of segments, %.3f ms as a whole (%.3f)",
+                  (double)sum / 1e6, (double)whole / 1e6, whole > 0 ? (double)sum / (double)whole : 1.0);
+    int64_t difference = sum > whole ? sum - whole : whole - sum;
+    if (difference > whole / 100 * TOLERANCE_PERCENT)
+        diag_warn(b->diag,
+                  "the segments take %.3f ms one by one and forward and backward %.3f ms as a whole: this profile "
+                  "mispredicts; kernels may be too short for the CPU that enqueues them, or other work ran on the GPU",
+                  (double)sum / 1e6, (double)whole / 1e6);
     return ST_OK;
 }
 
 static Status measure_all(Clock *c, char *pinned)
 {
     const Graph *g = c->graph;
+    if (c->bench.on_gpu)
+        TRY(bench_warm_up(&c->bench));
     for (int segment = 0; segment < g->n_segment; segment++)
         TRY(measure_segment(c, segment, PHASE_FP, pinned));
     for (int segment = g->n_segment - 1; segment >= 0; segment--)
@@ -412,18 +495,20 @@ static Status measure_all(Clock *c, char *pinned)
     for (int i = 0; i < g->n_unit; i++)
         TRY(measure_unit(c, i));
     TRY(host_edges(&c->bench, c->profile));
-    TRY(host_facts(c, &c->profile->device));
+    TRY((c->bench.on_gpu ? gpu_facts : host_facts)(c, &c->profile->device));
     TRY(host_contention(&c->bench, &c->profile->device));
     bench_progress(&c->bench, "contention");
-    return ST_OK;
+    return c->bench.on_gpu ? check_whole(c) : ST_OK;
 }
 
 static Status measure_on_bench(Diag *d, Clock *c, const ProfileOptions *options)
 {
-    enum { LEAST_POOL_BYTES = 64 << 10 }; /* contention needs a few buffers even beside the smallest model */
+    /* warm-up and contention need a few buffers even beside the smallest model, on a GPU large ones */
+    enum { LEAST_HOST_BYTES = 64 << 10, LEAST_GPU_BYTES = 256 << 20 };
     Memory most;
     TRY(most_memory(c, &most));
-    int64_t pool_bytes = most.device_bytes > LEAST_POOL_BYTES ? most.device_bytes : LEAST_POOL_BYTES;
+    int64_t least = strcmp(options->device, "host") == 0 ? LEAST_HOST_BYTES : LEAST_GPU_BYTES;
+    int64_t pool_bytes = most.device_bytes > least ? most.device_bytes : least;
     void *pinned = NULL;
     Status status = bench_open(d, c->graph, options, pool_bytes, c->arena, &c->bench);
     c->bench.total = 2 * c->graph->n_segment + c->graph->n_unit + 1;

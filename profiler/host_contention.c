@@ -14,6 +14,10 @@ enum {
     OUTLASTS = 3,    /* b is so many times longer */
     BUFFERS = 4,     /* of the pool: operands of kernels, target of loads, source of stores, spare */
     BUFFER_MOST = 1 << 20,
+    GPU_JOB_NS =
+        3000000, /* the same for a GPU, whose queue holds few calls and whose link is at its rate with large ones */
+    GPU_BUFFER_MOST = 64 << 20,
+    GPU_JOB_MOST = 8,
     PAIRS = 5, /* samples of a pair, at most */
     TRIES = 3, /* for each sample, until the two overlap */
 };
@@ -71,8 +75,9 @@ static Status prepare(Bench *b, ClassJob job[LINK_CLASS_COUNT], void **pinned)
     ferry_dtype t = b->graph->precision;
     int64_t element = (int64_t)ferry_dtype_bytes(t), chunk = 4096;
     int64_t buffer = b->pool_bytes / BUFFERS / chunk * chunk;
-    if (buffer > BUFFER_MOST)
-        buffer = BUFFER_MOST;
+    int64_t most = b->on_gpu ? GPU_BUFFER_MOST : BUFFER_MOST;
+    if (buffer > most)
+        buffer = most;
     int64_t side = 16;
     while ((side + 16) * (side + 16) * element <= buffer)
         side += 16;
@@ -141,9 +146,10 @@ static Status measure_rates(Bench *b, ClassJob job[LINK_CLASS_COUNT], DeviceFact
     Timing t;
     for (int i = 0; i < LINK_CLASS_COUNT; i++) {
         TRY(bench_time(b, stream_of[i], run_class, &job[i], &t));
-        job[i].repeat = JOB_NS / (t.median_ns > 0 ? t.median_ns : 1) + 1;
-        if (job[i].repeat > JOB_MOST)
-            job[i].repeat = JOB_MOST;
+        int64_t most = b->on_gpu ? GPU_JOB_MOST : JOB_MOST;
+        job[i].repeat = (b->on_gpu ? GPU_JOB_NS : JOB_NS) / (t.median_ns > 0 ? t.median_ns : 1) + 1;
+        if (job[i].repeat > most)
+            job[i].repeat = most;
     }
     for (int i = 0; i < LINK_CLASS_COUNT; i++)
         for (int k = 0; k < LINK_CLASS_COUNT; k++) {

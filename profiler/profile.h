@@ -41,7 +41,7 @@ typedef struct UnitProfile {
 typedef enum LinkClass { LINK_DHA_READ, LINK_DHA_WRITE, LINK_H2D, LINK_D2H, LINK_UPDATE, LINK_CLASS_COUNT } LinkClass;
 
 typedef struct DeviceFacts {
-    const char *name;           /* "host", or the name in a device file */
+    const char *name;           /* "host", the GPU's, or the name in a device file */
     int64_t memory_bytes;       /* the default of --mem-budget */
     int64_t host_memory_bytes;  /* the default of --host-budget */
     int64_t chunk_bytes;        /* unit of physical memory and of stitching */
@@ -73,12 +73,13 @@ typedef struct DeviceModel DeviceModel;
 Status device_model_read(Diag *d, Arena *a, const char *path, DeviceModel **out);
 
 typedef struct ProfileOptions {
-    const char *device; /* "host" or "model:FILE.yaml"; "cuda:N" is an error that says what this build lacks */
-    int warmup, repeats; /* host: 2 and 7 by default */
+    const char *device; /* "host", "cuda:N" or "model:FILE.yaml" */
+    int warmup, repeats; /* measured devices: 2 and 7 by default */
     bool progress;       /* a bar on a terminal, lines otherwise, to stderr */
 } ProfileOptions;
 
-/* Measures (host) or computes (model) every quantity. Device memory for measuring stays within what one segment needs. */
+/* Measures (host, GPU) or computes (model) every quantity. Device memory for measuring stays within what one segment needs,
+ * but for a whole step of a model that fits into the GPU. ST_FAILED where the GPU, its driver or CUPTI is missing. */
 Status profile_make(Diag *d, Arena *a, const Graph *g, const ModelOptions *model, const ProfileOptions *options,
                     Profile **out);
 

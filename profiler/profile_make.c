@@ -163,17 +163,13 @@ Status profile_make(Diag *d, Arena *a, const Graph *g, const ModelOptions *model
     const char *device = options->device ? options->device : "";
     bool host = strcmp(device, "host") == 0;
     bool numbers = strncmp(device, "model:", 6) == 0 && device[6] != '\0';
-    if (is_cuda(device)) {
-        diag_fail(d, ST_FAILED, "device '%s': ferryc does not measure GPUs", device);
-        return diag_hint(d,
-                         "profile with --device host, or with --device model:FILE.yaml for a GPU described by numbers");
-    }
-    if (!host && !numbers) {
+    bool measured = host || is_cuda(device);
+    if (!measured && !numbers) {
         diag_fail(d, ST_USAGE, "unknown device '%s'", device);
         return diag_hint(d, "a device is 'host', 'cuda:N' (the N-th GPU) or 'model:FILE.yaml' (a device described by "
                             "numbers)");
     }
-    if (host && (options->warmup < 0 || options->repeats < 1)) {
+    if (measured && (options->warmup < 0 || options->repeats < 1)) {
         diag_fail(d, ST_USAGE, "%d warm-up runs and %d repeats cannot be measured", options->warmup, options->repeats);
         return diag_hint(d, "at least one repeat is needed; 2 and 7 are usual");
     }
@@ -182,7 +178,7 @@ Status profile_make(Diag *d, Arena *a, const Graph *g, const ModelOptions *model
         TRY(device_model_read(d, a, device + 6, &numbers_of));
     Profile *p;
     TRY(profile_frame(d, a, g, model, &p));
-    TRY(host ? host_clock(d, a, g, options, p) : device_model_apply(d, a, numbers_of, g, p));
+    TRY(measured ? host_clock(d, a, g, options, p) : device_model_apply(d, a, numbers_of, g, p));
     *out = p;
     return ST_OK;
 }

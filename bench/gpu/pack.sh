@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Packs what check.sh needs on a machine with a GPU that cannot build ferryc: stripped test programs and trainers, their
 # data and references.
-# Usage: bench/gpu/pack.sh BUILD FOLDER. BUILD is a build folder with the CUDA backend.
+# Usage: bench/gpu/pack.sh BUILD FOLDER [--profile]. BUILD is a build folder with the CUDA backend.
+# --profile: packs ferryc with the libraries that it needs, and what profile.sh there runs, instead.
 set -eu
 build=$(realpath "$1")
 source=$(realpath "$(dirname "$0")/../..")
@@ -10,7 +11,43 @@ to=$(realpath "$2")
 models="$source/tests/models"
 export PATH="$build/bin:$PATH"
 rm -rf "${to:?}"/*
-mkdir -p "$to/bin" "$to/lib" "$to/gpt2"
+mkdir -p "$to/bin" "$to/lib"
+pack_blas() {
+# The programs link OpenBLAS, which only the host backend calls.
+cat >"$to/lib/blas.c" <<'EOF'
+#include <stdlib.h>
+void cblas_sgemm(void) { abort(); }
+void cblas_dgemm(void) { abort(); }
+void openblas_set_num_threads(int n) { (void)n; }
+EOF
+cc -shared -fPIC -Wl,-soname,libopenblas.so.0 -o "$to/lib/libopenblas.so.0" "$to/lib/blas.c"
+rm "$to/lib/blas.c"
+}
+
+if [ "${3:-}" = --profile ]; then
+    strip -o "$to/bin/ferryc" "$build/bin/ferryc"
+    ldd "$build/bin/ferryc" | awk '$2 == "=>" {print $3}' |
+        grep -v '/lib\(c\|m\|openblas\|gfortran\|quadmath\|gcc_s\)\.so' | xargs -I{} cp -L {} "$to/lib"
+    ln -s libjansson.so.4 "$to/lib/libjansson.so"
+    pack_blas
+    ln -s libopenblas.so.0 "$to/lib/libopenblas.so"
+    cupti=$(find "$(dirname "$(command -v nvcc || echo /usr/local/cuda/bin/nvcc)")/../" -name 'libcupti.so.1[0-9]' | head -n 1)
+    cp -L "$cupti" "$to/lib"
+    strip -g -o "$to/lib/libferry.a" "$build/lib/libferry.a"
+    cudart=$(grep -o '[^ ]*libcudart_static.a' "$build/lib/ferry.mk")
+    cp "$cudart" "$to/lib"
+    sed "s|$cudart|\$(FERRY)/lib/libcudart_static.a|; s|-lopenblas|-L\$(FERRY)/lib -lopenblas|" "$build/lib/ferry.mk" >"$to/lib/ferry.mk"
+    cp -r "$build/include" "$to"
+    mkdir -p "$to/tests/models/full" "$to/bench/profiles" "$to/full"
+    cp "$models/full/gpt2-ts.onnx" "$to/tests/models/full"
+    cp -r "$models/gpt2" "$to/tests/models"
+    cp "$source/bench/gpu/profile.sh" "$to"
+    cc -O2 -o "$to/bin/bytes_to_tokens" "$source/examples/gpt2/bytes_to_tokens.c"
+    "$to/bin/bytes_to_tokens" "$source/examples/gpt2/text.txt" "$to/full/tokens.bin"
+    du -sh "$to"
+    exit 0
+fi
+mkdir "$to/gpt2"
 cp "$source/bench/gpu/check.sh" "$to"
 cp -r "$models/gpt2/data" "$models/gpt2/reference.json" "$to/gpt2"
 
@@ -22,15 +59,7 @@ strip -o "$to/bin/bench_dha" "$build/bin/bench_dha"
 for l in libcmocka.so.0 libjansson.so.4; do
     cp -L "/usr/lib/x86_64-linux-gnu/$l" "$to/lib"
 done
-# The programs link OpenBLAS, which only the host backend calls.
-cat >"$to/lib/blas.c" <<'EOF'
-#include <stdlib.h>
-void cblas_sgemm(void) { abort(); }
-void cblas_dgemm(void) { abort(); }
-void openblas_set_num_threads(int n) { (void)n; }
-EOF
-cc -shared -fPIC -Wl,-soname,libopenblas.so.0 -o "$to/lib/libopenblas.so.0" "$to/lib/blas.c"
-rm "$to/lib/blas.c"
+pack_blas
 
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT

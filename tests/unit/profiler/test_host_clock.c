@@ -200,8 +200,8 @@ static void choice_of_device(void **state)
         Status status;
         const char *message, *hint;
     } cases[] = {
-        {"cuda:0", ST_FAILED, "does not measure GPUs", "--device host"},
-        {"cuda:12", ST_FAILED, "cuda:12", "model:FILE"},
+        {"cuda:999", ST_FAILED, "cuda:999", "--device host"},
+        {"cuda:999999999999999999999", ST_FAILED, "cuda:", "model:FILE"},
         {"cuda:", ST_USAGE, "cuda:", "cuda:N"},
         {"cuda:x", ST_USAGE, "cuda:x", "cuda:N"},
         {"gpu", ST_USAGE, "gpu", "'host', 'cuda:N'"},
