@@ -38,7 +38,10 @@ typedef struct Bench {
     const char *what; /* being measured, for messages */
     int done, total;  /* progress */
     bool on_gpu;
-    ferry_event *open;                           /* the gate of a GPU's streams */
+    ferry_event *open; /* the gate of a GPU's streams */
+    char *evict;       /* pinned; NULL on the host */
+    int64_t evict_bytes;
+    bool cold;                                   /* evict the caches before each run on the update stream */
     GpuTrace *trace;                             /* of a GPU; NULL on the host */
     int64_t gap_ns;                              /* between two kernels of a GPU */
     GpuRun *run;                                 /* repeats + 1 */
@@ -70,11 +73,14 @@ Status bench_time(Bench *b, ferry_stream_kind kind, BenchJob *job, void *context
  * besides. */
 Status bench_pair(Bench *b, ferry_stream_kind kind_a, BenchJob *job_a, void *context_a, ferry_stream_kind kind_b,
                   BenchJob *job_b, void *context_b, int64_t *overlap_ns, int64_t *outside_ns);
-/* A GPU: products for so long that its clocks are up, then the gap between kernels. */
+/* A GPU: products for so long that its clocks are up. */
 Status bench_warm_up(Bench *b);
-/* A GPU: forward and backward once with everything in device memory, as enqueued without a gate. *ns = -1 when that is
- * more than `memory_bytes`. */
-Status bench_whole_step(Bench *b, const int64_t *limit, int64_t memory_bytes, int64_t *ns);
+/* A GPU: records from here on, first of the gap between kernels. CUPTI slows every later call into CUDA down. */
+Status bench_start_trace(Bench *b);
+/* A GPU, before the trace: forward and backward once with everything in device memory, as enqueued without a gate.
+ * *ns = -1 when that is more than `memory_bytes`. enqueue_ns: by segment and phase (2 * segment + phase), what the
+ * calls took the CPU; when the GPU's queue is full this is the GPU's time. */
+Status bench_whole_step(Bench *b, const int64_t *limit, int64_t memory_bytes, int64_t *ns, int64_t *enqueue_ns);
 /* Sorts. The middle sample, and half the distance between the quartiles. */
 Timing timing_of(int64_t *sample, int count);
 

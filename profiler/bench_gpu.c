@@ -63,19 +63,27 @@ Status bench_warm_up(Bench *b)
         TRY(many_products(b, b->stream[FERRY_STREAM_COMPUTE], NULL));
         TRY_FERRY(b, ferry_stream_sync(b->stream[FERRY_STREAM_COMPUTE]));
     }
+    return ST_OK;
+}
+
+Status bench_start_trace(Bench *b)
+{
+    b->what = "the gap between kernels";
+    TRY(gpu_trace_open(b->diag, &b->trace));
     return measure_gap(b);
 }
 
 /* ---- a whole step
  * -------------------------------------------------------------------------------------------------------- */
 
-enum { STEPS = 4 }; /* the first one does not count */
+enum { STEPS = 8 }; /* the first one does not count */
 
 typedef struct Step {
     Bench *bench;
     const int64_t *limit;
-    bool *written; /* by root: a kernel writes it, so that it needs no contents */
-    void **at;     /* by tensor */
+    bool *written;       /* by root: a kernel writes it, so that it needs no contents */
+    void **at;           /* by tensor */
+    int64_t *enqueue_ns; /* by step, then by segment and phase */
     ferry_event *event[STEPS + 1];
 } Step;
 
@@ -112,21 +120,26 @@ static Status fill_step(Step *s)
     return ST_OK;
 }
 
-static Status run_step(const Step *s)
+static Status run_step(const Step *s, int64_t *enqueue_ns)
 {
     const Bench *b = s->bench;
     const Graph *g = b->graph;
+    int64_t before = now_ns();
     for (int i = 0; i < g->node.count; i++) {
         const Node *n = &g->node.at[i];
         ferry_kernel call = node_call(g, n, s->at);
         if (ferry_launch(b->stream[FERRY_STREAM_COMPUTE], &call) != FERRY_OK)
             return diag_fail(b->diag, ST_FAILED, "measuring node '%s' (%s): %s", n->name, n->onnx_op, ferry_error());
+        int64_t now = now_ns();
+        enqueue_ns[2 * n->segment + (int)n->phase] += now - before;
+        before = now;
     }
     return ST_OK;
 }
 
-static Status run_steps(Step *s, int64_t *ns)
+static Status run_steps(Step *s, int64_t *ns, int64_t *enqueue_ns)
 {
+    int groups = 2 * s->bench->graph->n_segment;
     Bench *b = s->bench;
     ferry_stream *compute = b->stream[FERRY_STREAM_COMPUTE];
     int64_t time[STEPS + 1], sample[STEPS - 1];
@@ -134,7 +147,7 @@ static Status run_steps(Step *s, int64_t *ns)
     for (int i = 0; i <= STEPS; i++) {
         TRY_FERRY(b, ferry_event_open(b->device, &s->event[i]));
         if (i > 0)
-            TRY(run_step(s));
+            TRY(run_step(s, s->enqueue_ns + (int64_t)(i - 1) * groups));
         TRY_FERRY(b, ferry_event_record(compute, s->event[i]));
     }
     TRY_FERRY(b, ferry_stream_sync(compute));
@@ -143,10 +156,15 @@ static Status run_steps(Step *s, int64_t *ns)
     for (int i = 1; i < STEPS; i++)
         sample[i - 1] = time[i + 1] - time[i];
     *ns = timing_of(sample, STEPS - 1).median_ns;
+    for (int group = 0; group < groups; group++) {
+        for (int i = 1; i < STEPS; i++)
+            sample[i - 1] = s->enqueue_ns[(int64_t)i * groups + group];
+        enqueue_ns[group] = timing_of(sample, STEPS - 1).median_ns;
+    }
     return ST_OK;
 }
 
-Status bench_whole_step(Bench *b, const int64_t *limit, int64_t memory_bytes, int64_t *ns)
+Status bench_whole_step(Bench *b, const int64_t *limit, int64_t memory_bytes, int64_t *ns, int64_t *enqueue_ns)
 {
     const Graph *g = b->graph;
     *ns = -1;
@@ -157,16 +175,18 @@ Status bench_whole_step(Bench *b, const int64_t *limit, int64_t memory_bytes, in
     Step s = {.bench = b, .limit = limit};
     s.written = base_alloc((size_t)g->tensor.count * sizeof *s.written + 1);
     s.at = base_alloc((size_t)g->tensor.count * sizeof *s.at + 1);
+    s.enqueue_ns = base_alloc((size_t)(2 * g->n_segment * STEPS + 1) * sizeof *s.enqueue_ns);
     ferry_pool *kept = b->pool, *whole = NULL;
-    Status status = s.written && s.at ? bench_check(b, ferry_pool_open(b->device, bytes > 0 ? bytes : 1, &whole))
-                                      : diag_oom(b->diag);
+    Status status = s.written && s.at && s.enqueue_ns
+                        ? bench_check(b, ferry_pool_open(b->device, bytes > 0 ? bytes : 1, &whole))
+                        : diag_oom(b->diag);
     if (status == ST_OK) {
         for (int i = 0; i < g->node.count; i++)
             for (int k = 0; k < node_n_out(&g->node.at[i]); k++)
                 if (arg_root(g, &g->node.at[i], k) >= 0)
                     s.written[arg_root(g, &g->node.at[i], k)] = true;
         b->pool = whole;
-        status = run_steps(&s, ns);
+        status = run_steps(&s, ns, enqueue_ns);
         b->pool = kept;
         (void)ferry_stream_sync(b->stream[FERRY_STREAM_COMPUTE]);
         for (int i = 0; i <= STEPS; i++)
@@ -176,5 +196,6 @@ Status bench_whole_step(Bench *b, const int64_t *limit, int64_t memory_bytes, in
     }
     base_free(s.written);
     base_free(s.at);
+    base_free(s.enqueue_ns);
     return status;
 }

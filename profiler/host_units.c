@@ -81,8 +81,12 @@ static Status time_unit(Bench *b, UnitJob *job, int64_t elements, Timing timing[
     if (job->unit->grad_bytes == 0)
         return ST_OK;
     TRY(bench_time(b, FERRY_STREAM_STORE, store_unit, job, &timing[1]));
-    TRY(bench_time(b, FERRY_STREAM_UPDATE, norm_unit, job, &timing[2]));
-    return bench_time(b, FERRY_STREAM_UPDATE, update_unit, job, &timing[3]);
+    b->cold = b->on_gpu;
+    Status status = bench_time(b, FERRY_STREAM_UPDATE, norm_unit, job, &timing[2]);
+    if (status == ST_OK)
+        status = bench_time(b, FERRY_STREAM_UPDATE, update_unit, job, &timing[3]);
+    b->cold = false;
+    return status;
 }
 
 Status host_unit(Bench *b, const Unit *u, Timing timing[4])

@@ -243,23 +243,28 @@ static void shipped_devices(void **state)
         assert_int_equal(m[i]->facts.chunk_bytes, 2 << 20);
         assert_int_equal(m[i]->facts.alignment_bytes, 256);
     }
-    /* a product of 4096 x 1024 x 4096 in 16 bits: 57 us in device memory, weights by DHA 2.66 ms; its dW 52 us, 208 us
-     * when written to host memory. 4096 x 4096 x 4096: 167 us, 10.5 ms, 0.78 ms. */
+    /* Products of 4096 rows, k and 4096 columns. In fp32 with k = 1024: 0.70 ms in device memory, the weights by DHA
+     * 0.88; its dW written to host memory 0.97. In 16 bits 57 us, dW written to host memory 208 us; k = 4096: 167 us,
+     * 0.78 ms. */
     const struct {
-        int64_t k, gpu_ns, host_ns, dw_host_ns;
-    } measured[] = {{1024, 57000, 2660000, 208000}, {4096, 167000, 10500000, 780000}};
-    for (int i = 0; i < 2; i++) {
+        int64_t k;
+        int precision;
+        int64_t gpu_ns, host_ns, dw_host_ns;
+    } measured[] = {{1024, 0, 700000, 880000, 970000}, {1024, 2, 57000, 0, 208000}, {4096, 2, 167000, 0, 780000}};
+    for (size_t i = 0; i < sizeof measured / sizeof measured[0]; i++) {
         Diag d = {0};
-        TestShape shape = {4096, 1000, measured[i].k, 4096, FERRY_BF16};
+        const PrecisionRates *r = &m[0]->precision[measured[i].precision];
+        TestShape shape = {4096, 1000, measured[i].k, 4096, r->dtype};
         Graph *g = test_graph(a, shape);
         KernelTime t;
         Node *linear = &g->node.at[2], *dw = &g->node.at[6];
-        assert_int_equal(device_kernel_time(&d, m[0], &m[0]->precision[2], g, linear, &t), ST_OK);
+        assert_int_equal(device_kernel_time(&d, m[0], r, g, linear, &t), ST_OK);
         assert_in_range(device_placed_ns(m[0], &t, ON_GPU, ON_GPU), measured[i].gpu_ns * 3 / 4,
                         measured[i].gpu_ns * 5 / 4);
-        assert_in_range(device_placed_ns(m[0], &t, ON_HOST, ON_GPU), measured[i].host_ns * 3 / 4,
-                        measured[i].host_ns * 5 / 4);
-        assert_int_equal(device_kernel_time(&d, m[0], &m[0]->precision[2], g, dw, &t), ST_OK);
+        if (measured[i].host_ns)
+            assert_in_range(device_placed_ns(m[0], &t, ON_HOST, ON_GPU), measured[i].host_ns * 3 / 4,
+                            measured[i].host_ns * 5 / 4);
+        assert_int_equal(device_kernel_time(&d, m[0], r, g, dw, &t), ST_OK);
         assert_in_range(device_placed_ns(m[0], &t, ON_GPU, ON_HOST), measured[i].dw_host_ns * 3 / 4,
                         measured[i].dw_host_ns * 5 / 4);
     }
