@@ -35,6 +35,8 @@ if [ "${3:-}" = --profile ]; then
     cp -L "$cupti" "$to/lib"
     strip -g -o "$to/lib/libferry.a" "$build/lib/libferry.a"
     cudart=$(grep -o '[^ ]*libcudart_static.a' "$build/lib/ferry.mk")
+    strip -o "$to/bin/test_gpu_clock" "$build/bin/test_gpu_clock"
+    cp -L /usr/lib/x86_64-linux-gnu/libcmocka.so.0 "$to/lib"
     cp "$cudart" "$to/lib"
     sed "s|$cudart|\$(FERRY)/lib/libcudart_static.a|; s|-lopenblas|-L\$(FERRY)/lib -lopenblas|" "$build/lib/ferry.mk" >"$to/lib/ferry.mk"
     cp -r "$build/include" "$to"

@@ -29,6 +29,7 @@ run() { # name, profile, data, emit option, plan options...
     awk -v n="$name" -v p="$predicted" -v m="$measured" \
         'BEGIN {printf "%s: predicted %.3f ms, measured %.3f ms, measured / predicted %.3f\n", n, p / 1e6, m, m / (p / 1e6)}'
 }
+test_gpu_clock || bad=1
 profile tiny.yaml tests/models/gpt2/loss-ts.onnx --dim batch=4 --dim seq=32 && {
     cp tiny.yaml "$out"
     run tiny-auto tiny.yaml tests/models/gpt2/data ""
