@@ -26,8 +26,8 @@ static Status softmax_without_nan(Autodiff *a, const Node *n, const ferry_kernel
     return grad_write(a, n->arg[1], &choose, false, (int[FERRY_MAX_ARGS]){-1, number, dx, zero});
 }
 
-/* A row of which every element is masked with -infinity is NaN. Models that allow for such rows put a 0 in their place with
- * a Where; no gradient comes back then, but 0 * NaN would be NaN, and so the rule keeps it out. */
+/* A row of which every element is masked with -infinity is NaN. Models that allow for such rows put a 0 in their place
+ * with a Where; no gradient comes back then, but 0 * NaN would be NaN, and so the rule keeps it out. */
 Status grad_softmax(Autodiff *a, const Node *n)
 {
     ferry_kernel g = call_new(FERRY_OP_SOFTMAX_GRAD, n->call.dtype);

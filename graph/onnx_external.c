@@ -1,8 +1,8 @@
 /* onnx_external.c - mapped files, and weights that lie beside the model.
  *
  * A model from somebody else names files to read. Only those below the model's own folder are: the path is relative,
- * has no "..", its real path (links resolved) still begins with the folder's real path, and the file has no second name.
- * Otherwise a model could bring any file that the user may read into the weights that are written. */
+ * has no "..", its real path (links resolved) still begins with the folder's real path, and the file has no second
+ * name. Otherwise a model could bring any file that the user may read into the weights that are written. */
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -37,8 +37,8 @@ Status model_map(Diag *d, Model *m, const char *path, bool *missing, MappedFile 
     else if (!S_ISREG(info.st_mode))
         status = diag_fail(d, ST_MODEL, "%s: not a regular file", path);
     else if (missing && info.st_nlink > 1) {
-        status = diag_fail(d, ST_MODEL, "%s: this external data has a second name (a hard link), perhaps outside the folder",
-                           path);
+        status = diag_fail(d, ST_MODEL,
+                           "%s: this external data has a second name (a hard link), perhaps outside the folder", path);
         diag_hint(d, "put a copy of the file in its place");
     }
     MappedFile file = {.path = arena_strdup(m->arena, path), .bytes = (const uint8_t *)"", .size = 0};

@@ -1,7 +1,7 @@
 /* prune.c - removing what the loss, or the outputs of a forward graph, do not need. */
 #include "graph/lower.h"
 
-/* A node without a single element to compute: all its outputs are empty, or it copies no element into a larger tensor. */
+/* A node without an element to compute: all its outputs are empty, or it copies no element into a larger tensor. */
 static bool computes_nothing(const Graph *g, const Node *n)
 {
     if (n->call.op == FERRY_OP_COPY && dims_count(n->call.rank, n->call.dim) == 0)
@@ -12,7 +12,8 @@ static bool computes_nothing(const Graph *g, const Node *n)
     return true;
 }
 
-/* What a node makes of no elements: a sum is 0, and a scattering of nothing changes nothing. After this no node of a training graph reads an empty tensor. */
+/* What a node makes of no elements: a sum is 0, and a scattering of nothing changes nothing. After this no node of a
+ * training graph reads an empty tensor. */
 static Status settle_empty_inputs(Diag *d, Graph *g, Node *n)
 {
     int empty = -1;
@@ -30,8 +31,7 @@ static Status settle_empty_inputs(Diag *d, Graph *g, Node *n)
     } else if (c.op == FERRY_OP_SCATTER) {
         n->call = call_scale(c.dtype, y->count, 1, false);
         from = n->arg[1];
-    } else if (c.op == FERRY_OP_LINEAR || c.op == FERRY_OP_MATMUL ||
-               (c.op == FERRY_OP_REDUCE && c.fn == FERRY_SUM)) {
+    } else if (c.op == FERRY_OP_LINEAR || c.op == FERRY_OP_MATMUL || (c.op == FERRY_OP_REDUCE && c.fn == FERRY_SUM)) {
         n->call = call_new(FERRY_OP_FILL, y->dtype);
         n->call.alpha = 0;
         n->call.n = y->count;
@@ -84,7 +84,8 @@ static void drop_params(Diag *d, Graph *g, const bool *needed)
             example = dropped++ == 0 ? g->param[p].name : example;
     }
     if (dropped == 1)
-        diag_warn(d, "%s: parameter '%s' does not influence the loss (--loss); it is not trained", g->model->path, example);
+        diag_warn(d, "%s: parameter '%s' does not influence the loss (--loss); it is not trained", g->model->path,
+                  example);
     if (dropped > 1)
         diag_warn(d, "%s: %d parameters, such as '%s', do not influence the loss (--loss); they are not trained",
                   g->model->path, dropped, example);

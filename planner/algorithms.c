@@ -155,7 +155,8 @@ static Status go_memferry(Search *s)
     return each_reading(s, offload_all_limits);
 }
 
-/* ---- optimal ------------------------------------------------------------------------------------------------------------ */
+/* ---- optimal
+ * ------------------------------------------------------------------------------------------------------------ */
 
 Status search_optimum(Search *s, int64_t *bound_ns)
 {
@@ -213,7 +214,8 @@ static Status optimal(Search *s)
     return frontier(s);
 }
 
-/* ---- auto -------------------------------------------------------------------------------------------------------------- */
+/* ---- auto
+ * -------------------------------------------------------------------------------------------------------------- */
 
 /* Each place of load of a unit that several layers read. */
 static Status tied_places(Search *s, const Candidate *from)

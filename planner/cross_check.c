@@ -2,51 +2,45 @@
  *
  * needs: a graph and a profile that matches it   fills: CrossResult   keeps: both
  *
- * Nothing here comes from lp_model.c. Each step that some plan has is a column, its start in the iteration; a step that the
- * plan lacks is switched off in every row by a big-M. The order of steps in the program is read from lists that steps_build
- * makes, kernels' times from lists that steps_time has timed, one layer and placement at a time; which steps depend on
- * each other is stated here from the arguments of kernels. Between any two steps of a stream there is a row, so that none relies on
- * a step in between being there.
+ * Nothing here comes from lp_model.c. Each step that some plan has is a column, its start in the iteration; a step that
+ * the plan lacks is switched off in every row by a big-M. The order of steps in the program is read from lists that
+ * steps_build makes, kernels' times from lists that steps_time has timed, one layer and placement at a time; which
+ * steps depend on each other is stated here from the arguments of kernels. Between any two steps of a stream there is a
+ * row, so that none relies on a step in between being there.
  *
  * Big-M: start times count from the staging of the iteration. In steady state the norm of an iteration is known before
  * the staging of the one after the next, so all its steps but late updates end within two periods, and those within
- * three. A step that takes longer than one and a half of the longest period looked for is in no such plan, and counts as that
- * long: six times that period is enough. */
+ * three. A step that takes longer than one and a half of the longest period looked for is in no such plan, and counts
+ * as that long: six times that period is enough. */
 #include "planner/cross_check.h"
 
 #include <math.h>
 #include <string.h>
 
+#include "planner/cross_places.h"
 #include "planner/cross_solve.h"
 #include "planner/steps.h"
-
-enum { MAX_BITS = 8 }; /* units that read or get a gradient in one layer, together */
 
 /* Plans may be slower than the longest period by this part: what is feasible must not hang on the last bit. */
 static const double SLACK = 1e-3;
 
+enum { MAX_USES = 64 }; /* of a unit */
+
 /* A condition: constant + sum of columns is 1 when it holds, 0 when not (for whole columns). */
 typedef struct Literal {
-    int n, column[64];
-    double value[64], constant;
+    int n, column[MAX_USES];
+    double value[MAX_USES], constant;
 } Literal;
 
 typedef struct Event {
     StepStream stream;
-    int order;    /* in its stream */
-    int start;    /* column */
-    int kernel;   /* node, or -1: takes ns */
+    int order;  /* in its stream */
+    int start;  /* column */
+    int kernel; /* node, or -1: takes ns */
     double ns;
     int n_literal;
     Literal literal[2];
 } Event;
-
-/* One layer's kernels of one phase: what their times depend on. */
-typedef struct Places {
-    int n_bit;
-    int unit[MAX_BITS], use[MAX_BITS]; /* use -1: the gradient */
-    int column;                        /* of 2^n_bit columns, one a combination */
-} Places;
 
 typedef struct Cross {
     Diag *d;
@@ -55,9 +49,8 @@ typedef struct Cross {
     const Profile *p;
     const CrossOptions *o;
     CrossProblem mip;
-    Places *places; /* by 2 * segment + phase */
-    double **ns;    /* by node: a time for each combination */
-    int *place_column, *place_at; /* x(unit, k) = place_column[place_at[unit] + k] */
+    Kernels kernels;
+    int *place_column, *place_at;   /* x(unit, k) = place_column[place_at[unit] + k] */
     int *grad_column, *late_column; /* 1: on the host; 1: late. -1: no choice */
     int n_event;
     Event *event;
@@ -67,127 +60,9 @@ typedef struct Cross {
     double *row; /* dense, by column */
 } Cross;
 
-/* ---- placements and kernels' times ------------------------------------------------------------------------------------------- */
-
-static const Tensor *root_of(const Graph *g, int tensor)
-{
-    return &g->tensor.at[g->tensor.at[tensor].root];
-}
-
-static int use_in(const Graph *g, int unit, int segment, Phase phase)
-{
-    for (int k = 0; k < g->unit[unit].n_use; k++)
-        if (2 * g->unit[unit].use[k].layer + 1 == segment && g->unit[unit].use[k].phase == phase)
-            return k;
-    return -1;
-}
-
-static bool node_reads(const Graph *g, const Node *n, int unit)
-{
-    for (int k = node_n_out(n); k < node_n_arg(n); k++)
-        if (n->arg[k] >= 0 && root_of(g, n->arg[k])->kind == TENSOR_PARAM && g->param[root_of(g, n->arg[k])->param].unit == unit)
-            return true;
-    return false;
-}
-
-static bool node_writes_grad(const Graph *g, const Node *n, int unit)
-{
-    for (int k = 0; k < node_n_out(n); k++)
-        if (n->arg[k] >= 0 && root_of(g, n->arg[k])->kind == TENSOR_GRADIENT &&
-            g->param[root_of(g, n->arg[k])->param].unit == unit)
-            return true;
-    return false;
-}
-
-static Status find_places(Cross *x)
-{
-    const Graph *g = x->g;
-    x->places = ARENA_NEW(x->a, Places, 2 * (size_t)g->n_segment);
-    if (!x->places)
-        return diag_oom(x->d);
-    for (int i = 0; i < g->node.count; i++) {
-        const Node *n = &g->node.at[i];
-        Places *p = &x->places[2 * n->segment + (int)n->phase];
-        for (int u = 0; u < g->n_unit && n->segment % 2 == 1; u++)
-            for (int grad = 0; grad < 2; grad++) {
-                if (grad ? !node_writes_grad(g, n, u) : !node_reads(g, n, u))
-                    continue;
-                int use = grad ? -1 : use_in(g, u, n->segment, n->phase);
-                bool known = false;
-                for (int b = 0; b < p->n_bit; b++)
-                    known = known || (p->unit[b] == u && p->use[b] == use);
-                if (known)
-                    continue;
-                if (p->n_bit == MAX_BITS)
-                    return diag_fail(x->d, ST_MODEL, "--cross-check: too many parameters share the layer of node %s", n->name);
-                p->unit[p->n_bit] = u;
-                p->use[p->n_bit++] = use;
-            }
-    }
-    return ST_OK;
-}
-
-static Status time_list(Cross *x, Arena *scratch, UnitPlan *unit, StepList **out)
-{
-    Plan *plan = ARENA_NEW(scratch, Plan, 1);
-    if (!plan)
-        return diag_oom(x->d);
-    *plan = (Plan){.n_unit = x->g->n_unit, .unit = unit, .clip = x->o->clip, .reserve_factor = -1};
-    TRY(steps_build(x->d, scratch, x->g, plan, out));
-    return steps_time(x->d, *out, x->p);
-}
-
-static double capped(const Cross *x, int64_t ns)
-{
-    return fmin((double)ns, 1.5 * (double)x->o->most_ns + 2);
-}
-
-static Status time_places(Cross *x, int at, int combination)
-{
-    const Places *p = &x->places[at];
-    Arena *scratch = arena_open();
-    UnitPlan *unit = scratch ? ARENA_NEW(scratch, UnitPlan, x->g->n_unit) : NULL;
-    if (!unit) {
-        arena_close(scratch);
-        return diag_oom(x->d);
-    }
-    for (int b = 0; b < p->n_bit; b++) {
-        bool host = combination >> b & 1;
-        if (p->use[b] < 0)
-            unit[p->unit[b]].grad = host ? ON_HOST : ON_GPU;
-        else
-            unit[p->unit[b]].first_gpu_use = host ? p->use[b] + 1 : 0;
-    }
-    StepList *s;
-    Status st = time_list(x, scratch, unit, &s);
-    for (int i = 0; st == ST_OK && i < s->n_step; i++) {
-        const Step *step = &s->step[i];
-        if (step->kind == STEP_KERNEL && 2 * step->segment + (int)step->phase == at)
-            x->ns[step->node][combination] = capped(x, step->duration_ns);
-    }
-    arena_close(scratch);
-    return st;
-}
-
-static Status time_kernels(Cross *x)
-{
-    TRY(find_places(x));
-    x->ns = ARENA_NEW(x->a, double *, x->g->node.count);
-    if (!x->ns)
-        return diag_oom(x->d);
-    for (int i = 0; i < x->g->node.count; i++) {
-        const Node *n = &x->g->node.at[i];
-        x->ns[i] = ARENA_NEW(x->a, double, (size_t)1 << x->places[2 * n->segment + (int)n->phase].n_bit);
-        if (!x->ns[i])
-            return diag_oom(x->d);
-    }
-    for (int at = 0; at < 2 * x->g->n_segment; at++)
-        for (int c = 0; c < 1 << x->places[at].n_bit; c++)
-            TRY(time_places(x, at, c));
-    return ST_OK;
-}
-
-/* ---- columns ------------------------------------------------------------------------------------------------------------------- */
+/* ---- columns
+ * -------------------------------------------------------------------------------------------------------------------
+ */
 
 static Status add_choices(Cross *x)
 {
@@ -196,8 +71,12 @@ static Status add_choices(Cross *x)
     x->place_at = ARENA_NEW(x->a, int, g->n_unit);
     x->grad_column = ARENA_NEW(x->a, int, g->n_unit);
     x->late_column = ARENA_NEW(x->a, int, g->n_unit);
-    for (int u = 0; u < g->n_unit; u++)
+    for (int u = 0; u < g->n_unit; u++) {
+        if (g->unit[u].n_use > MAX_USES)
+            return diag_fail(x->d, ST_MODEL, "--cross-check: unit %s is used %d times, at most %d are possible",
+                             g->unit[u].name, g->unit[u].n_use, MAX_USES);
         uses += g->unit[u].n_use + 1;
+    }
     x->place_column = ARENA_NEW(x->a, int, uses);
     if (!x->place_at || !x->grad_column || !x->late_column || !x->place_column)
         return diag_oom(x->d);
@@ -212,7 +91,7 @@ static Status add_choices(Cross *x)
         x->late_column[u] = cross_column(&x->mip, free ? CROSS_BINARY : CROSS_ZERO);
     }
     for (int at = 0; at < 2 * g->n_segment; at++) {
-        Places *p = &x->places[at];
+        Places *p = &x->kernels.places[at];
         for (int c = 0; c < 1 << p->n_bit; c++) {
             int column = cross_column(&x->mip, CROSS_PART);
             p->column = c == 0 ? column : p->column;
@@ -249,7 +128,7 @@ static Status link_choices(Cross *x)
         TRY(end_row(x, 1, true));
     }
     for (int at = 0; at < 2 * x->g->n_segment; at++) {
-        const Places *p = &x->places[at];
+        const Places *p = &x->kernels.places[at];
         for (int c = 0; c < 1 << p->n_bit; c++)
             put(x, p->column + c, 1);
         TRY(end_row(x, 1, true));
@@ -264,12 +143,14 @@ static Status link_choices(Cross *x)
     return ST_OK;
 }
 
-/* ---- events ----------------------------------------------------------------------------------------------------------------------- */
+/* ---- events
+ * -----------------------------------------------------------------------------------------------------------------------
+ */
 
 static int new_event(Cross *x, StepStream stream, int order, int kernel, int64_t ns)
 {
     x->event[x->n_event] = (Event){.stream = stream, .order = order, .kernel = kernel};
-    x->event[x->n_event].ns = capped(x, ns);
+    x->event[x->n_event].ns = cross_capped(&x->kernels, ns);
     x->event[x->n_event].start = cross_column(&x->mip, CROSS_TIME);
     return x->n_event++;
 }
@@ -282,7 +163,7 @@ static Literal literal_of(int column, double value, double constant)
 static Literal read_on_host(const Cross *x, int unit, int use, bool host)
 {
     Literal l = {.constant = host ? 0 : 1};
-    for (int k = use + 1; k <= x->g->unit[unit].n_use && l.n < 64; k++) {
+    for (int k = use + 1; k <= x->g->unit[unit].n_use; k++) {
         l.column[l.n] = x->place_column[x->place_at[unit] + k];
         l.value[l.n++] = host ? 1 : -1;
     }
@@ -294,8 +175,9 @@ static void only_when(Cross *x, int event, Literal l)
     x->event[event].literal[x->event[event].n_literal++] = l;
 }
 
-/* The number of a step in its stream's order is its place in a list: that of all gradients stored and all updates early, or of
- * all updates late (these come last). Loads come in the order of the kernel that follows them, then of its arguments. */
+/* The number of a step in its stream's order is its place in a list: that of all gradients stored and all updates
+ * early, or of all updates late (these come last). Loads come in the order of the kernel that follows them, then of its
+ * arguments. */
 static Status make_events(Cross *x, Arena *scratch)
 {
     const Graph *g = x->g;
@@ -321,7 +203,7 @@ static Status make_events(Cross *x, Arena *scratch)
         StepList *s;
         for (int u = 0; u < units; u++)
             unit[u].late = late && g->unit[u].grad_bytes > 0;
-        TRY(time_list(x, scratch, unit, &s));
+        TRY(cross_list(&x->kernels, scratch, unit, &s));
         for (int i = 0; i < s->n_step; i++) {
             const Step *step = &s->step[i];
             int u = step->unit;
@@ -347,11 +229,13 @@ static Status make_events(Cross *x, Arena *scratch)
     for (int u = 0; u < units; u++)
         for (int k = 0; k < g->unit[u].n_use; k++) {
             int kernel = 0, arg = 0;
-            while (!(node_reads(g, &g->node.at[kernel], u) && use_in(g, u, g->node.at[kernel].segment, g->node.at[kernel].phase) >= k))
+            while (!(cross_reads(g, &g->node.at[kernel], u) &&
+                     cross_use(g, u, g->node.at[kernel].segment, g->node.at[kernel].phase) >= k))
                 kernel++;
             const Node *node = &g->node.at[kernel];
-            while (arg < node_n_out(node) || node->arg[arg] < 0 || root_of(g, node->arg[arg])->kind != TENSOR_PARAM ||
-                   g->param[root_of(g, node->arg[arg])->param].unit != u)
+            while (arg < node_n_out(node) || node->arg[arg] < 0 ||
+                   cross_root(g, node->arg[arg])->kind != TENSOR_PARAM ||
+                   g->param[cross_root(g, node->arg[arg])->param].unit != u)
                 arg++;
             int e = new_event(x, STREAM_LOAD, kernel * FERRY_MAX_ARGS + arg, -1, p->unit[u].load.median_ns);
             x->load_event[x->place_at[u] + k] = e;
@@ -360,7 +244,9 @@ static Status make_events(Cross *x, Arena *scratch)
     return ST_OK;
 }
 
-/* ---- rows ----------------------------------------------------------------------------------------------------------------------------- */
+/* ---- rows
+ * -----------------------------------------------------------------------------------------------------------------------------
+ */
 
 static void put_missing(Cross *x, const Literal *l, double *at_least)
 {
@@ -380,9 +266,9 @@ static Status order(Cross *x, int a, int b, int span, const Literal *also)
     put(x, x->mip.period, span);
     if (from->kernel >= 0) {
         const Node *n = &x->g->node.at[from->kernel];
-        const Places *p = &x->places[2 * n->segment + (int)n->phase];
+        const Places *p = &x->kernels.places[2 * n->segment + (int)n->phase];
         for (int c = 0; c < 1 << p->n_bit; c++)
-            put(x, p->column + c, -x->ns[from->kernel][c] / x->scale);
+            put(x, p->column + c, -x->kernels.ns[from->kernel][c] / x->scale);
     } else {
         at_least += from->ns / x->scale;
     }
@@ -420,8 +306,8 @@ static Status add_unit_rows(Cross *x, int u)
     for (int i = 0; i < g->node.count; i++) {
         const Node *n = &g->node.at[i];
         int kernel = x->kernel_event[i];
-        if (node_reads(g, n, u)) {
-            int use = use_in(g, u, n->segment, n->phase);
+        if (cross_reads(g, n, u)) {
+            int use = cross_use(g, u, n->segment, n->phase);
             Literal host = read_on_host(x, u, use, true);
             for (int k = 0; k <= use; k++) {
                 TRY(order(x, x->load_event[x->place_at[u] + k], kernel, 0, NULL));
@@ -432,7 +318,7 @@ static Status add_unit_rows(Cross *x, int u)
                 TRY(order(x, kernel, updates[late], 0, &host));
             }
         }
-        if (trains && node_writes_grad(g, n, u)) {
+        if (trains && cross_writes(g, n, u)) {
             TRY(order(x, kernel, x->store_event[u], 0, NULL));
             TRY(order(x, kernel, x->sqnorm_event[u], 0, &on_host));
             TRY(order(x, x->store_event[u], kernel, 1, NULL));
@@ -460,21 +346,21 @@ static Status add_graph_rows(Cross *x)
     for (int i = 0; i < g->node.count; i++) {
         const Node *n = &g->node.at[i];
         for (int k = 0; k < node_n_arg(n); k++) {
-            const Tensor *t = n->arg[k] < 0 ? NULL : root_of(g, n->arg[k]);
+            const Tensor *t = n->arg[k] < 0 ? NULL : cross_root(g, n->arg[k]);
             if (!t)
                 continue;
             if (t->kind == TENSOR_INPUT) {
                 TRY(order(x, x->input_event, x->kernel_event[i], 0, NULL));
                 TRY(order(x, x->kernel_event[i], x->input_event, 1, NULL));
             }
-            if (t == root_of(g, g->loss) && k < node_n_out(n)) {
+            if (t == cross_root(g, g->loss) && k < node_n_out(n)) {
                 TRY(order(x, x->kernel_event[i], x->loss_event, 0, NULL));
                 TRY(order(x, x->loss_event, x->kernel_event[i], 1, NULL));
             }
         }
     }
-    /* The host stages an iteration, at time 0, after the inputs of the last one are loaded and the loss and norm of the one
-     * before it are known. */
+    /* The host stages an iteration, at time 0, after the inputs of the last one are loaded and the loss and norm of the
+     * one before it are known. */
     const int after[] = {x->input_event, x->loss_event, x->norm_event};
     for (int i = 0; i < 3; i++) {
         put(x, x->mip.period, i == 0 ? 1 : 2);
@@ -490,7 +376,8 @@ static Status add_graph_rows(Cross *x)
     TRY(end_row(x, (double)x->p->input_load.median_ns / x->scale, false));
     put(x, x->mip.period, 1);
     for (int u = 0; u < g->n_unit; u++)
-        updates += g->unit[u].grad_bytes > 0 ? (double)(x->p->unit[u].norm.median_ns + x->p->unit[u].update.median_ns) : 0;
+        updates +=
+            g->unit[u].grad_bytes > 0 ? (double)(x->p->unit[u].norm.median_ns + x->p->unit[u].update.median_ns) : 0;
     TRY(end_row(x, (updates + (double)x->p->clip.median_ns) / x->scale, false));
     return ST_OK;
 }
@@ -498,7 +385,7 @@ static Status add_graph_rows(Cross *x)
 static Status build(Cross *x)
 {
     TRY(cross_open(x->d, &x->mip, ((double)x->o->most_ns * (1 + SLACK) + 0.5) / x->scale));
-    TRY(time_kernels(x));
+    TRY(cross_time_kernels(&x->kernels));
     TRY(add_choices(x));
     Arena *scratch = arena_open();
     if (!scratch)
@@ -518,7 +405,9 @@ static Status build(Cross *x)
     return add_graph_rows(x);
 }
 
-/* ---- the answer ------------------------------------------------------------------------------------------------------------------------ */
+/* ---- the answer
+ * ------------------------------------------------------------------------------------------------------------------------
+ */
 
 static Status judge(Diag *d, Arena *scratch, const Graph *g, const Profile *p, const CrossOptions *o, CrossResult *out)
 {
@@ -576,14 +465,17 @@ Status cross_check(Diag *d, Arena *a, const Graph *g, const Profile *p, const Cr
 {
     *out = (CrossResult){.milp_ns = -1};
     if (g->n_unit > CROSS_MAX_UNITS) {
-        diag_fail(d, ST_MODEL, "--cross-check: the model has %d units, and the program for the solver grows with their square: at most %d",
-                  g->n_unit, CROSS_MAX_UNITS);
+        diag_fail(
+            d, ST_MODEL,
+            "--cross-check: the model has %d units, and the program for the solver grows with their square: at most %d",
+            g->n_unit, CROSS_MAX_UNITS);
         return diag_hint(d, "plan without it: the bound is proven all the same");
     }
     Arena *scratch = arena_open();
     if (!scratch)
         return diag_oom(d);
     Cross x = {.d = d, .a = scratch, .g = g, .p = p, .o = o};
+    x.kernels = (Kernels){.d = d, .a = scratch, .g = g, .p = p, .clip = o->clip, .most_ns = o->most_ns};
     x.scale = o->most_ns > 0 ? (double)o->most_ns / 1000 : 1;
     x.big = 6 * ((double)o->most_ns + 1) / x.scale;
     Status st = build(&x);

@@ -9,10 +9,10 @@ enum { CROSS_MAX_UNITS = 40 }; /* rows grow with the square of the units */
 
 typedef struct CrossOptions {
     bool clip;
-    bool modes_only;    /* gradients ON_GPU, updates early */
-    const int *pinned;  /* by unit: first_gpu_use, -1 free; NULL: all free */
-    int64_t most_ns;    /* a period that some plan has: only plans up to it are looked for */
-    int nodes;          /* of branch and bound; 0: 200000 */
+    bool modes_only;   /* gradients ON_GPU, updates early */
+    const int *pinned; /* by unit: first_gpu_use, -1 free; NULL: all free */
+    int64_t most_ns;   /* a period that some plan has: only plans up to it are looked for */
+    int nodes;         /* of branch and bound; 0: 200000 */
 } CrossOptions;
 
 typedef struct CrossResult {
@@ -22,8 +22,8 @@ typedef struct CrossResult {
     const char *why; /* what happened when it is not closed */
 } CrossResult;
 
-/* ST_MODEL: more than CROSS_MAX_UNITS units. ST_FAILED: a time that is not finite; the plan found does not verify. When the child
- * ends without an answer (its memory and time are limited) *out says so. */
+/* ST_MODEL: more than CROSS_MAX_UNITS units. ST_FAILED: a time that is not finite; the plan found does not verify. When
+ * the child ends without an answer (its memory and time are limited) *out says so. */
 Status cross_check(Diag *d, Arena *a, const Graph *g, const Profile *p, const CrossOptions *options, CrossResult *out);
 
 #endif

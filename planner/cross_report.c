@@ -16,7 +16,8 @@ static double above(int64_t ns, int64_t base)
 static void line(Text *to, const char *what, int64_t ns, int64_t bound_ns)
 {
     char t[32];
-    text_add(to, "%-16s %12" PRId64 " ns  %10s  %+9.4f%% of the bound\n", what, ns, time_print(t, ns), above(ns, bound_ns));
+    text_add(to, "%-16s %12" PRId64 " ns  %10s  %+9.4f%% of the bound\n", what, ns, time_print(t, ns),
+             above(ns, bound_ns));
 }
 
 /* The algorithms of this profile without budgets; *least: the fastest without contention. */
@@ -43,7 +44,8 @@ static Status other_algorithms(Diag *d, Arena *a, const Graph *g, const Profile 
     return ST_OK;
 }
 
-Status plan_cross_check(Diag *d, Arena *a, const Graph *g, const Profile *p, const PlanOptions *options, Plan *plan, Text *to)
+Status plan_cross_check(Diag *d, Arena *a, const Graph *g, const Profile *p, const PlanOptions *options, Plan *plan,
+                        Text *to)
 {
     int64_t least;
     text_add(to, "cross-check: time of a step without contention, without budgets and --mode\n");
@@ -51,8 +53,8 @@ Status plan_cross_check(Diag *d, Arena *a, const Graph *g, const Profile *p, con
     line(to, "this plan", plan->model_ns, plan->bound_ns);
     line(to, "proven bound", plan->bound_ns, plan->bound_ns);
     if (g->n_unit > CROSS_MAX_UNITS) {
-        text_add(to, "%-16s not run: %d units, and the solver's program grows with their square: at most %d\n", "milp", g->n_unit,
-                 CROSS_MAX_UNITS);
+        text_add(to, "%-16s not run: %d units, and the solver's program grows with their square: at most %d\n", "milp",
+                 g->n_unit, CROSS_MAX_UNITS);
         return ST_OK;
     }
     CrossOptions o = {.clip = options->clip, .most_ns = least};
@@ -63,10 +65,12 @@ Status plan_cross_check(Diag *d, Arena *a, const Graph *g, const Profile *p, con
         return ST_OK;
     }
     if (!r.unit)
-        return diag_fail(d, ST_FAILED, "the cross-check finds no plan as fast as one that exists (%" PRId64 " ns)", least);
+        return diag_fail(d, ST_FAILED, "the cross-check finds no plan as fast as one that exists (%" PRId64 " ns)",
+                         least);
     line(to, "milp", r.milp_ns, plan->bound_ns);
     if (r.milp_ns < plan->bound_ns)
-        return diag_fail(d, ST_FAILED, "the cross-check finds a plan of %" PRId64 " ns below the proven bound %" PRId64 " ns",
+        return diag_fail(d, ST_FAILED,
+                         "the cross-check finds a plan of %" PRId64 " ns below the proven bound %" PRId64 " ns",
                          r.milp_ns, plan->bound_ns);
     plan->milp_ns = r.milp_ns;
     return ST_OK;

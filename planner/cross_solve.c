@@ -1,8 +1,8 @@
 /* cross_solve.c - hands a mixed integer program to GLPK's branch and bound, in a child process.
  *
- * GLPK aborts when it finds its data wrong, can cycle, and can use any amount of memory: none of that may take the caller with
- * it. The child has limits on memory and processor time, reports through a pipe, and its death is an answer ("gave
- * up"). The error hook ends it quietly. */
+ * GLPK aborts when it finds its data wrong, can cycle, and can use any amount of memory: none of that may take the
+ * caller with it. The child has limits on memory and processor time, reports through a pipe, and its death is an answer
+ * ("gave up"). The error hook ends it quietly. */
 #include "planner/cross_solve.h"
 
 #include <errno.h>
@@ -80,7 +80,8 @@ Status cross_row(Diag *d, CrossProblem *p, double *dense, double at_least, bool 
     return ST_OK;
 }
 
-/* ---- in the child ------------------------------------------------------------------------------------------------------------ */
+/* ---- in the child
+ * ------------------------------------------------------------------------------------------------------------ */
 
 typedef struct Report {
     int32_t done; /* the child got to its end */
@@ -215,7 +216,8 @@ static void child(const CrossProblem *p, int nodes, int way, int fd)
     _exit(0);
 }
 
-/* ---- in the parent -------------------------------------------------------------------------------------------------------------- */
+/* ---- in the parent
+ * -------------------------------------------------------------------------------------------------------------- */
 
 static bool read_all(int fd, void *data, size_t size)
 {
@@ -262,7 +264,8 @@ Status cross_solve(Diag *d, const CrossProblem *p, int nodes, int way, CrossAnsw
     while (waitpid(pid, &status, 0) < 0 && errno == EINTR) {
     }
     if (!whole || !report.done || !WIFEXITED(status) || WEXITSTATUS(status) != 0) {
-        out->why = WIFSIGNALED(status) && WTERMSIG(status) == SIGXCPU ? "the solver's time was used up" : "the solver gave up";
+        out->why =
+            WIFSIGNALED(status) && WTERMSIG(status) == SIGXCPU ? "the solver's time was used up" : "the solver gave up";
         base_free(value);
         return ST_OK;
     }

@@ -4,7 +4,13 @@
 
 #include "base/base.h"
 
-typedef enum CrossColumn { CROSS_BINARY, CROSS_ONE, CROSS_ZERO, CROSS_PART, CROSS_TIME } CrossColumn; /* PART: 0 to 1; TIME: >= 0 */
+typedef enum CrossColumn {
+    CROSS_BINARY,
+    CROSS_ONE,
+    CROSS_ZERO,
+    CROSS_PART,
+    CROSS_TIME
+} CrossColumn; /* PART: 0 to 1; TIME: >= 0 */
 
 typedef struct CrossEntry {
     int column;
@@ -35,10 +41,11 @@ typedef struct CrossAnswer {
 Status cross_open(Diag *d, CrossProblem *p, double most);
 void cross_close(CrossProblem *p);
 int cross_column(CrossProblem *p, CrossColumn kind);
-/* Takes what is not 0 in dense[0, n_column) and clears it: a column cannot be there twice. ST_FAILED for what is not finite. */
+/* Takes what is not 0 in dense[0, n_column) and clears it: a column cannot be there twice. ST_FAILED for what is not
+ * finite. */
 Status cross_row(Diag *d, CrossProblem *p, double *dense, double at_least, bool equal);
-/* Minimises in a child process with limited memory and time, in at most `nodes` nodes. `way` 0 to CROSS_WAYS - 1: scaling and
- * preprocessing; what is too ill-conditioned for one may work for another. */
+/* Minimises in a child process with limited memory and time, in at most `nodes` nodes. `way` 0 to CROSS_WAYS - 1:
+ * scaling and preprocessing; what is too ill-conditioned for one may work for another. */
 enum { CROSS_WAYS = 3 };
 Status cross_solve(Diag *d, const CrossProblem *p, int nodes, int way, CrossAnswer *out);
 

@@ -2,16 +2,16 @@
  *
  * needs: the edges of a cycle   fills: LpCut   keeps: the model
  *
- * Where all conditions on the cycle hold, its coefficients are durations: for each group and choice, what the kernels and steps on
- * the cycle take under that choice. A choice for which a condition fails must not be bound by this row. Two proofs give its
- * coefficient, and the larger one (the stronger row) counts:
+ * Where all conditions on the cycle hold, its coefficients are durations: for each group and choice, what the kernels
+ * and steps on the cycle take under that choice. A choice for which a condition fails must not be bound by this row.
+ * Two proofs give its coefficient, and the larger one (the stronger row) counts:
  *
  *   by edges   the durations less, for each condition that fails, the M of that edge (lp_model.h)
  *   by groups  what makes the whole right side at most span * (a proven bound), however all other groups choose
  *
- * A set of choices with several failing groups is covered as well: if one of them has its coefficient by the second proof,
- * the right side is small enough whatever the others add, since no coefficient is more than the duration; else all have it by the
- * first. */
+ * A set of choices with several failing groups is covered as well: if one of them has its coefficient by the second
+ * proof, the right side is small enough whatever the others add, since no coefficient is more than the duration; else
+ * all have it by the first. */
 #include "planner/lp_model.h"
 
 Status lp_cut_make(Diag *d, Arena *a, const LpModel *m, const int *edge, int n, const bool *allowed, int64_t bound_ns,
@@ -46,7 +46,8 @@ Status lp_cut_make(Diag *d, Arena *a, const LpModel *m, const int *edge, int n, 
                 if (!side && lp_holds(m, w, c))
                     at[column] += from->duration_ns;
                 if (side && !lp_holds(m, w, c))
-                    fails[column] = (fails[column] < 0 ? 0 : fails[column]) + (int64_t)e->periods * best_ns - e->slack_ns;
+                    fails[column] =
+                        (fails[column] < 0 ? 0 : fails[column]) + (int64_t)e->periods * best_ns - e->slack_ns;
             }
         }
     }

@@ -2,10 +2,10 @@
  *
  * needs: choices, their period   fills: better ones   keeps: what is proven
  *
- * A changed plan is faster only if each row known so far allows it: (constant + the sum of its coefficients) / span below the best
- * period. With the sums of the present plan that takes one addition for each row, and hardly any change passes. One that
- * does is timed exactly; when it is no better, its longest cycle becomes a row, and changes that fail for the same reason do
- * not pass again. */
+ * A changed plan is faster only if each row known so far allows it: (constant + the sum of its coefficients) / span
+ * below the best period. With the sums of the present plan that takes one addition for each row, and hardly any change
+ * passes. One that does is timed exactly; when it is no better, its longest cycle becomes a row, and changes that fail
+ * for the same reason do not pass again. */
 #include <string.h>
 
 #include "planner/optimal.h"
@@ -45,7 +45,8 @@ static Status add_last_cycle(Pool *p, const int *choice)
     return add_row(p, i, x->timer.cycle, x->timer.n_cycle, choice);
 }
 
-/* Could the plan be faster than `limit` with these changes of two columns each? (2 time + span) / (2 span) is its rounded time. */
+/* Could the plan be faster than `limit` with these changes of two columns each? (2 time + span) / (2 span) is its
+ * rounded time. */
 static bool passes(const Pool *p, int from1, int to1, int from2, int to2, int64_t limit_ns)
 {
     for (int i = p->n; i-- > 0;) {

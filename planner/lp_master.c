@@ -2,10 +2,11 @@
  *
  * needs: a model, the choices of some plan   fills: x, bounds   keeps: the model
  *
- * GLPK sees numbers near one: times are divided by a thousandth of the best period, and of each group's coefficients in a row
- * the least is moved to the constant, which leaves the differences that choices make. It stops the process when something is
- * wrong with its input; nothing here can be (whole numbers over a positive one, each column once a row), but should it
- * happen, its error hook leads back here, and the bound stays what was proven before. Iterations are limited by number. */
+ * GLPK sees numbers near one: times are divided by a thousandth of the best period, and of each group's coefficients in
+ * a row the least is moved to the constant, which leaves the differences that choices make. It stops the process when
+ * something is wrong with its input; nothing here can be (whole numbers over a positive one, each column once a row),
+ * but should it happen, its error hook leads back here, and the bound stays what was proven before. Iterations are
+ * limited by number. */
 #include <glpk.h>
 #include <math.h>
 #include <setjmp.h>
@@ -16,9 +17,9 @@
 __extension__ typedef __int128 Wide;
 
 enum {
-    ITERATIONS = 20000,  /* simplex iterations of one solution */
-    IDLE = 12,           /* a row that did not matter in so many solutions goes */
-    KEEP = 60            /* unless there are at most so many */
+    ITERATIONS = 20000, /* simplex iterations of one solution */
+    IDLE = 12,          /* a row that did not matter in so many solutions goes */
+    KEEP = 60           /* unless there are at most so many */
 };
 static const double INWARD = 0.5;
 static const double WEIGHT = 1073741824; /* dual values become whole numbers of this part */
@@ -28,7 +29,8 @@ static glp_prob *problem_of(const LpMaster *x)
     return x->lp;
 }
 
-/* ---- calls into GLPK, guarded ------------------------------------------------------------------------------------------- */
+/* ---- calls into GLPK, guarded
+ * ------------------------------------------------------------------------------------------- */
 
 typedef void Guarded(LpMaster *x, void *context);
 
@@ -186,7 +188,8 @@ static void close_problem(LpMaster *x, void *context)
     x->lp = NULL;
 }
 
-/* ---- the problem ------------------------------------------------------------------------------------------------------------ */
+/* ---- the problem
+ * ------------------------------------------------------------------------------------------------------------ */
 
 Status master_open(Diag *d, Arena *a, const LpModel *m, const int *best, int64_t best_ns, LpMaster *x)
 {
@@ -254,7 +257,9 @@ void master_charge(LpMaster *x, double *cost_ns)
     guard(x, set_costs, cost_ns);
 }
 
-/* ---- proofs ---------------------------------------------------------------------------------------------------------------------- */
+/* ---- proofs
+ * ----------------------------------------------------------------------------------------------------------------------
+ */
 
 /* Weighted rows: (constant + sum of the groups' least) / span is proven. */
 typedef struct Proof {
@@ -347,7 +352,8 @@ bool master_forbid(LpMaster *x, bool *allowed, int *changed)
     return possible;
 }
 
-/* ---- rows as they are needed -------------------------------------------------------------------------------------------------- */
+/* ---- rows as they are needed
+ * -------------------------------------------------------------------------------------------------- */
 
 typedef struct Adding {
     LpMaster *x;
@@ -361,8 +367,8 @@ static Status add_found(void *context, const int *edge, int n)
     return master_add(a->x, edge, n);
 }
 
-/* Rows that are violated at the solution moved towards the best plan by this part. The best plan satisfies all rows, so those
- * that cut off a point between cut off the solution too, and deeper. */
+/* Rows that are violated at the solution moved towards the best plan by this part. The best plan satisfies all rows, so
+ * those that cut off a point between cut off the solution too, and deeper. */
 static Status separate(LpMaster *x, double inward, int *added)
 {
     const LpModel *m = x->m;

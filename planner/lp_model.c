@@ -2,18 +2,15 @@
  *
  * needs: a checked graph, a profile that matches it   fills: LpModel   keeps: graph and profile
  *
- * Events are numbered in program order, so that every ordering within an iteration leads from a lower to a higher number. The
- * rules are those of steps.h, stated once more for all plans at a time. */
+ * Events are numbered in program order, so that every ordering within an iteration leads from a lower to a higher
+ * number. The rules are those of steps.h, stated once more for all plans at a time. */
 #include "planner/lp_model.h"
 
 #include <string.h>
 
 #include "planner/steps.h"
 
-enum {
-    ALL_PAIRS = 30,   /* units: up to here all runs of updates have a row, beyond the longest of each start */
-    MAX_CHOICES = 512 /* of a group; beyond, its units choose alone and what they share takes no time */
-};
+enum { ALL_PAIRS = 30 }; /* units: up to here all runs of updates have a row, beyond the longest of each start */
 
 /* What the orderings depend on. Kernels are nodes of the graph: -1 is none. */
 typedef struct Scan {
@@ -34,7 +31,7 @@ typedef struct Build {
     const Profile *p;
     LpModel *m;
     Scan scan;
-    int64_t *least;  /* prefix sums of kernels' least times */
+    int64_t *least;           /* prefix sums of kernels' least times */
     int *kernel_event, *gate; /* by kernel: its event or -1; the last kernel with an event that is not after it */
     int *load_event, *store_event, *sqnorm_event, *early_event, *late_event; /* loads by use_at + use */
     int *whole_event, *enter_event, *first_event;
@@ -42,207 +39,8 @@ typedef struct Build {
     int host, input, loss, norm;
 } Build;
 
-/* ---- groups -------------------------------------------------------------------------------------------------------------- */
-
-static int root(int *parent, int u)
-{
-    while (parent[u] != u)
-        u = parent[u] = parent[parent[u]];
-    return u;
-}
-
-/* The choices of one unit in this domain. */
-static int unit_choices(const LpModel *m, int unit, UnitPlan *out)
-{
-    const Unit *u = &m->graph->unit[unit];
-    bool grads = u->grad_bytes > 0 && !m->domain.modes_only;
-    int pin = m->domain.pinned ? m->domain.pinned[unit] : -1, n = 0;
-    for (int k = 0; k <= u->n_use; k++)
-        for (int w = ON_GPU; w <= (grads ? ON_HOST : ON_GPU) && (pin < 0 || pin == k); w++)
-            for (int late = 0; late <= (grads ? 1 : 0); late++) {
-                if (out)
-                    out[n] = (UnitPlan){k, (Where)w, late != 0};
-                n++;
-            }
-    return n;
-}
-
-static Status make_groups(Build *b)
-{
-    LpModel *m = b->m;
-    const Graph *g = b->g;
-    int *parent = ARENA_NEW(b->a, int, g->n_unit), *size = ARENA_NEW(b->a, int, g->n_unit);
-    m->group_of_unit = ARENA_NEW(b->a, int, g->n_unit);
-    m->place_in_group = ARENA_NEW(b->a, int, g->n_unit);
-    m->group = ARENA_NEW(b->a, LpGroup, g->n_unit);
-    m->first_column = ARENA_NEW(b->a, int, g->n_unit + 1);
-    if (!parent || !size || !m->group_of_unit || !m->place_in_group || !m->group || !m->first_column)
-        return diag_oom(b->d);
-    for (int u = 0; u < g->n_unit; u++) {
-        parent[u] = u;
-        size[u] = 1;
-    }
-    for (int l = 0; l < g->n_layer; l++)
-        for (int i = 1; i < g->layer[l].n_unit; i++)
-            parent[root(parent, g->layer[l].unit[i])] = root(parent, g->layer[l].unit[0]);
-    for (int u = 0; u < g->n_unit; u++) {
-        int r = root(parent, u), n = unit_choices(m, u, NULL);
-        size[r] = size[r] > MAX_CHOICES / n ? MAX_CHOICES + 1 : size[r] * n;
-    }
-    m->exact = true;
-    for (int u = 0; u < g->n_unit; u++) {
-        int r = root(parent, u);
-        if (size[r] > MAX_CHOICES || r == u)
-            m->group_of_unit[u] = m->n_group++;
-    }
-    for (int u = 0; u < g->n_unit; u++) {
-        int r = root(parent, u);
-        if (size[r] <= MAX_CHOICES)
-            m->group_of_unit[u] = m->group_of_unit[r];
-        m->place_in_group[u] = m->group[m->group_of_unit[u]].n_unit++;
-    }
-    for (int i = 0; i < m->n_group; i++) {
-        LpGroup *group = &m->group[i];
-        group->unit = ARENA_NEW(b->a, int, group->n_unit);
-        if (!group->unit)
-            return diag_oom(b->d);
-        group->n_unit = 0;
-    }
-    for (int u = 0; u < g->n_unit; u++) {
-        LpGroup *group = &m->group[m->group_of_unit[u]];
-        group->unit[group->n_unit++] = u;
-    }
-    /* All combinations. */
-    for (int i = 0; i < m->n_group; i++) {
-        LpGroup *group = &m->group[i];
-        group->n_choice = 1;
-        for (int k = 0; k < group->n_unit; k++)
-            group->n_choice *= unit_choices(m, group->unit[k], NULL);
-        group->choice = ARENA_NEW(b->a, UnitPlan, (size_t)group->n_choice * (size_t)group->n_unit);
-        UnitPlan *own = ARENA_NEW(b->a, UnitPlan, group->n_choice);
-        if (!group->choice || !own)
-            return diag_oom(b->d);
-        int repeat = 1;
-        for (int k = 0; k < group->n_unit; k++) {
-            int n = unit_choices(m, group->unit[k], own);
-            for (int c = 0; c < group->n_choice; c++)
-                group->choice[(size_t)c * (size_t)group->n_unit + (size_t)k] = own[c / repeat % n];
-            repeat *= n;
-        }
-        m->first_column[i + 1] = m->first_column[i] + group->n_choice;
-    }
-    return ST_OK;
-}
-
-/* ---- kernels' times -------------------------------------------------------------------------------------------------------- */
-
-static bool same_places(const UnitPlan *x, const UnitPlan *y, int n)
-{
-    for (int i = 0; i < n; i++)
-        if (x[i].first_gpu_use != y[i].first_gpu_use || x[i].grad != y[i].grad)
-            return false;
-    return true;
-}
-
-/* One list of steps in which every group takes the representative[probe]-th of its choices. */
-static Status probe(Build *b, Arena *scratch, int probe_index, int *const *representative, const int *n_representative)
-{
-    LpModel *m = b->m;
-    Plan plan = {.n_unit = b->g->n_unit, .clip = m->domain.clip, .reserve_factor = -1};
-    plan.unit = ARENA_NEW(scratch, UnitPlan, plan.n_unit);
-    if (!plan.unit)
-        return diag_oom(b->d);
-    int *choice = ARENA_NEW(scratch, int, m->n_group);
-    if (!choice)
-        return diag_oom(b->d);
-    for (int g = 0; g < m->n_group; g++)
-        choice[g] = representative[g][probe_index < n_representative[g] ? probe_index : 0];
-    lp_plan_of_choices(m, choice, plan.unit);
-    StepList *s;
-    TRY(steps_build(b->d, scratch, b->g, &plan, &s));
-    TRY(steps_time(b->d, s, b->p));
-    for (int i = 0; i < s->n_step; i++) {
-        const Step *step = &s->step[i];
-        if (step->kind != STEP_KERNEL)
-            continue;
-        int g = m->kernel_group[step->node];
-        if (g < 0) {
-            if (m->kernel_ns[step->node][0] != INT64_MIN)
-                m->kernel_ns[step->node][0] = step->duration_ns;
-            continue;
-        }
-        const LpGroup *group = &m->group[g];
-        size_t n = (size_t)group->n_unit;
-        if (probe_index < n_representative[g])
-            for (int c = 0; c < group->n_choice; c++)
-                if (same_places(&group->choice[(size_t)c * n], &group->choice[(size_t)choice[g] * n], group->n_unit))
-                    m->kernel_ns[step->node][c] = step->duration_ns;
-    }
-    return ST_OK;
-}
-
-static Status time_kernels(Build *b)
-{
-    LpModel *m = b->m;
-    const Graph *g = b->g;
-    m->n_kernel = g->node.count;
-    m->kernel_group = ARENA_NEW(b->a, int, m->n_kernel);
-    m->kernel_ns = ARENA_NEW(b->a, int64_t *, m->n_kernel);
-    int **representative = ARENA_NEW(b->a, int *, m->n_group), *count = ARENA_NEW(b->a, int, m->n_group);
-    b->least = ARENA_NEW(b->a, int64_t, m->n_kernel + 1);
-    if (!m->kernel_group || !m->kernel_ns || !representative || !count || !b->least)
-        return diag_oom(b->d);
-    for (int i = 0; i < m->n_kernel; i++) {
-        int segment = g->node.at[i].segment;
-        const Layer *l = segment % 2 == 1 ? &g->layer[segment / 2] : NULL;
-        int group = l && l->n_unit > 0 ? m->group_of_unit[l->unit[0]] : -1;
-        bool shared = false;
-        for (int k = 1; l && k < l->n_unit; k++)
-            shared = shared || m->group_of_unit[l->unit[k]] != group;
-        m->kernel_group[i] = shared ? -1 : group;
-        m->kernel_ns[i] = ARENA_NEW(b->a, int64_t, group < 0 || shared ? 1 : m->group[group].n_choice);
-        if (!m->kernel_ns[i])
-            return diag_oom(b->d);
-        if (shared)
-            m->kernel_ns[i][0] = INT64_MIN; /* stays unknown */
-    }
-    int probes = 0;
-    for (int i = 0; i < m->n_group; i++) {
-        const LpGroup *group = &m->group[i];
-        size_t n = (size_t)group->n_unit;
-        representative[i] = ARENA_NEW(b->a, int, group->n_choice);
-        if (!representative[i])
-            return diag_oom(b->d);
-        for (int c = 0; c < group->n_choice; c++) {
-            bool known = false;
-            for (int k = 0; k < count[i] && !known; k++)
-                known = same_places(&group->choice[(size_t)c * n], &group->choice[(size_t)representative[i][k] * n],
-                                    group->n_unit);
-            if (!known)
-                representative[i][count[i]++] = c;
-        }
-        probes = count[i] > probes ? count[i] : probes;
-    }
-    for (int i = 0; i < probes; i++) {
-        Arena *scratch = arena_open();
-        if (!scratch)
-            return diag_oom(b->d);
-        Status st = probe(b, scratch, i, representative, count);
-        arena_close(scratch);
-        TRY(st);
-    }
-    for (int i = 0; i < m->n_kernel; i++) {
-        if (m->kernel_ns[i][0] == INT64_MIN)
-            m->kernel_ns[i][0] = 0;
-        int64_t least = m->kernel_ns[i][0];
-        for (int c = 1; m->kernel_group[i] >= 0 && c < m->group[m->kernel_group[i]].n_choice; c++)
-            least = m->kernel_ns[i][c] < least ? m->kernel_ns[i][c] : least;
-        b->least[i + 1] = b->least[i] + least;
-    }
-    return ST_OK;
-}
-
-/* ---- what the graph says ------------------------------------------------------------------------------------------------------ */
+/* ---- what the graph says
+ * ------------------------------------------------------------------------------------------------------ */
 
 static int use_of_node(const Graph *g, const Node *n, int unit)
 {
@@ -323,7 +121,8 @@ static Status scan_node(Build *b, int index)
             continue;
         s->use_first[at] = index;
         if (use > 0 && s->use_first[at - 1] < 0)
-            return diag_fail(b->d, ST_FAILED, "unit %s: its uses are not in the order of its kernels", g->unit[unit].name);
+            return diag_fail(b->d, ST_FAILED, "unit %s: its uses are not in the order of its kernels",
+                             g->unit[unit].name);
         s->place_unit[s->n_place] = unit;
         s->place_use[s->n_place++] = use;
     }
@@ -369,7 +168,8 @@ static Status scan_graph(Build *b)
     return ST_OK;
 }
 
-/* ---- events and orderings ------------------------------------------------------------------------------------------------------ */
+/* ---- events and orderings
+ * ------------------------------------------------------------------------------------------------------ */
 
 static const LpWhen ALWAYS = {.unit = -1};
 
@@ -395,8 +195,8 @@ static Status make_events(Build *b)
     const Graph *g = b->g;
     const Profile *p = b->p;
     size_t units = (size_t)g->n_unit, kernels = (size_t)g->node.count;
-    b->m->event = ARENA_NEW(b->a, LpEvent, kernels + (size_t)s->n_place + 8 * units + 8 +
-                                               ALL_PAIRS * (ALL_PAIRS + 1) / 2);
+    b->m->event =
+        ARENA_NEW(b->a, LpEvent, kernels + (size_t)s->n_place + 8 * units + 8 + ALL_PAIRS * (ALL_PAIRS + 1) / 2);
     b->kernel_event = ARENA_NEW(b->a, int, kernels);
     b->gate = ARENA_NEW(b->a, int, kernels);
     int *at = ARENA_NEW(b->a, int, (size_t)s->use_at[units] + 7 * units);
@@ -415,19 +215,22 @@ static Status make_events(Build *b)
     int place = 0, stored = 0;
     for (int i = 0; i < g->node.count; i++) {
         bool gate = i == 0 || i == s->input_first || i == s->loss_first;
-        for (; place < s->n_place && s->use_first[s->use_at[s->place_unit[place]] + s->place_use[place]] == i; place++) {
+        for (; place < s->n_place && s->use_first[s->use_at[s->place_unit[place]] + s->place_use[place]] == i;
+             place++) {
             int u = s->place_unit[place], k = s->place_use[place];
             gate = true;
             b->load_event[s->use_at[u] + k] =
                 add_event(b, (LpEvent){LP_LOAD, u, k, -1, p->unit[u].load.median_ns, {u, k, k, -1, -1}});
             if (k == 0 && g->unit[u].grad_bytes > 0)
-                b->enter_event[u] = add_event(b, (LpEvent){LP_ENTER, u, 0, -1, p->unit[u].load.median_ns, {u, 0, 0, -1, -1}});
+                b->enter_event[u] =
+                    add_event(b, (LpEvent){LP_ENTER, u, 0, -1, p->unit[u].load.median_ns, {u, 0, 0, -1, -1}});
         }
         b->kernel_event[i] = gate ? add_event(b, (LpEvent){LP_KERNEL, -1, -1, i, 0, ALWAYS}) : -1;
         b->gate[i] = gate ? i : b->gate[i - 1];
         for (; stored < s->n_arrived && s->last_grad[s->arrived[stored]] == i; stored++) {
             int u = s->arrived[stored];
-            b->store_event[u] = add_event(b, (LpEvent){LP_STORE, u, -1, -1, p->unit[u].store.median_ns, when_stored(b, u)});
+            b->store_event[u] =
+                add_event(b, (LpEvent){LP_STORE, u, -1, -1, p->unit[u].store.median_ns, when_stored(b, u)});
         }
         if (i == s->loss_last)
             b->loss = add_event(b, (LpEvent){LP_LOSS, -1, -1, -1, p->loss_store.median_ns, ALWAYS});
@@ -442,11 +245,13 @@ static Status make_events(Build *b)
     b->norm = add_event(b, (LpEvent){LP_NORM, -1, -1, -1, p->clip.median_ns, ALWAYS});
     for (int i = 0; i < s->n_arrived && b->m->domain.clip; i++) {
         int u = s->arrived[i];
-        b->early_event[u] = add_event(b, (LpEvent){LP_EARLY, u, -1, -1, p->unit[u].update.median_ns, when_late(b, u, false)});
+        b->early_event[u] =
+            add_event(b, (LpEvent){LP_EARLY, u, -1, -1, p->unit[u].update.median_ns, when_late(b, u, false)});
     }
     for (int i = 0; i < s->n_late; i++) {
         int u = s->late[i];
-        b->late_event[u] = add_event(b, (LpEvent){LP_LATE, u, -1, -1, p->unit[u].update.median_ns, when_late(b, u, true)});
+        b->late_event[u] =
+            add_event(b, (LpEvent){LP_LATE, u, -1, -1, p->unit[u].update.median_ns, when_late(b, u, true)});
     }
     for (int i = 0; i < s->n_late; i++) {
         int u = s->late[i];
@@ -457,8 +262,9 @@ static Status make_events(Build *b)
     return ST_OK;
 }
 
-/* Without clip. Of the units whose gradients are complete no earlier than that of a, those that are used no later than b have their
- * square sums and updates all between the square sum of a and the first use of b, wherever the updates are. */
+/* Without clip. Of the units whose gradients are complete no earlier than that of a, those that are used no later than
+ * b have their square sums and updates all between the square sum of a and the first use of b, wherever the updates
+ * are. */
 static Status make_runs(Build *b)
 {
     const Scan *s = &b->scan;
@@ -547,8 +353,9 @@ static void add_compute(Build *b)
     add_edge(b, b->loss, b->kernel_event[s->loss_first], 1);
 }
 
-/* From the update of a unit to its next load: without that, the first use comes after the update, then the last kernel that
- * reads the inputs, their next load and so all loads. *periods more periods than one, and *slack at least for that path. */
+/* From the update of a unit to its next load: without that, the first use comes after the update, then the last kernel
+ * that reads the inputs, their next load and so all loads. *periods more periods than one, and *slack at least for that
+ * path. */
 static void update_to_load(const Build *b, int u, int *periods, int64_t *slack)
 {
     const Scan *s = &b->scan;
@@ -583,9 +390,9 @@ static void add_loads(Build *b)
             LpEdge *e = after_kernel(b, last, load, 1);
             e->when = here;
             e->periods = s->input_last >= 0 ? 1 : 2;
-            e->slack_ns = s->input_last >= 0 ? least(b, last + 1, n) + least(b, 0, s->input_last + 1) +
-                                                   b->p->input_load.median_ns
-                                             : 0;
+            e->slack_ns = s->input_last >= 0
+                              ? least(b, last + 1, n) + least(b, 0, s->input_last + 1) + b->p->input_load.median_ns
+                              : 0;
         }
         if (b->g->unit[u].grad_bytes == 0)
             continue;
@@ -729,16 +536,32 @@ static Status sort_edges(Build *b)
     return ST_OK;
 }
 
+static Status find_least(Build *b)
+{
+    const LpModel *m = b->m;
+    b->least = ARENA_NEW(b->a, int64_t, m->n_kernel + 1);
+    if (!b->least)
+        return diag_oom(b->d);
+    for (int i = 0; i < m->n_kernel; i++) {
+        int64_t least = m->kernel_ns[i][0];
+        for (int c = 1; m->kernel_group[i] >= 0 && c < m->group[m->kernel_group[i]].n_choice; c++)
+            least = m->kernel_ns[i][c] < least ? m->kernel_ns[i][c] : least;
+        b->least[i + 1] = b->least[i] + least;
+    }
+    return ST_OK;
+}
+
 static Status build(Build *b)
 {
-    TRY(make_groups(b));
-    TRY(time_kernels(b));
+    TRY(lp_choices_make(b->d, b->a, b->m));
+    TRY(find_least(b));
     TRY(scan_graph(b));
     TRY(make_events(b));
     if (!b->m->domain.clip)
         TRY(make_runs(b));
-    b->m->edge = ARENA_NEW(b->a, LpEdge, (size_t)b->m->n_event + 5 * (size_t)b->scan.n_place + 24 * (size_t)b->g->n_unit + 2 * (size_t)b->n_run +
-                                              4 * (size_t)b->scan.use_at[b->g->n_unit] + 16);
+    b->m->edge = ARENA_NEW(b->a, LpEdge,
+                           (size_t)b->m->n_event + 5 * (size_t)b->scan.n_place + 24 * (size_t)b->g->n_unit +
+                               2 * (size_t)b->n_run + 4 * (size_t)b->scan.use_at[b->g->n_unit] + 16);
     if (!b->m->edge)
         return diag_oom(b->d);
     add_compute(b);
@@ -762,47 +585,4 @@ Status lp_model_build(Diag *d, Arena *a, const Graph *g, const Profile *p, const
     TRY(build(&b));
     *out = m;
     return ST_OK;
-}
-
-/* ---- choices ----------------------------------------------------------------------------------------------------------------- */
-
-bool lp_holds(const LpModel *m, const LpWhen *w, int c)
-{
-    if (w->unit < 0)
-        return true;
-    const LpGroup *group = &m->group[m->group_of_unit[w->unit]];
-    const UnitPlan *u = &group->choice[(size_t)c * (size_t)group->n_unit + (size_t)m->place_in_group[w->unit]];
-    return u->first_gpu_use >= w->low && u->first_gpu_use <= w->high && (w->grad < 0 || w->grad == (int)u->grad) &&
-           (w->late < 0 || (w->late != 0) == u->late);
-}
-
-Status lp_choices_of_plan(Diag *d, const LpModel *m, const UnitPlan *unit, int *choice)
-{
-    for (int i = 0; i < m->n_group; i++) {
-        const LpGroup *group = &m->group[i];
-        choice[i] = -1;
-        for (int c = 0; c < group->n_choice && choice[i] < 0; c++) {
-            bool same = true;
-            for (int k = 0; k < group->n_unit; k++) {
-                const UnitPlan *x = &unit[group->unit[k]], *y = &group->choice[(size_t)c * (size_t)group->n_unit + (size_t)k];
-                bool trains = m->graph->unit[group->unit[k]].grad_bytes > 0;
-                same = same && x->first_gpu_use == y->first_gpu_use && (!trains || (x->grad == y->grad && x->late == y->late));
-            }
-            if (same)
-                choice[i] = c;
-        }
-        if (choice[i] < 0)
-            return diag_fail(d, ST_FAILED, "unit %s: its choice is not one of those compared",
-                             m->graph->unit[group->unit[0]].name);
-    }
-    return ST_OK;
-}
-
-void lp_plan_of_choices(const LpModel *m, const int *choice, UnitPlan *unit)
-{
-    for (int i = 0; i < m->n_group; i++) {
-        const LpGroup *group = &m->group[i];
-        for (int k = 0; k < group->n_unit; k++)
-            unit[group->unit[k]] = group->choice[(size_t)choice[i] * (size_t)group->n_unit + (size_t)k];
-    }
 }

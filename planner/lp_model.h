@@ -1,54 +1,54 @@
 /* lp_model.h - the timeline without contention as linear inequalities over the plan's choices.
  *
- * Events. Without contention a step's start in iteration i is the largest, over everything that must come before it, of that
- * step's end. In the steady state of period T each event e has one start t(e), and the step lies at t(e) + i T. So every
- * ordering "b of iteration i comes after the end of a of iteration i - n" is one row
- *       t(b) >= t(a) + duration(a) - n T                                                                               (1)
- * and T is the least number for which all rows have a solution. Rows (1) are linear in the choices as soon as durations are, and
- * they are: each is a sum of profiled times that depend on the choices of one unit (or of a few units that share a layer, which
- * then choose together: a *group*). Let x(g, c) be 1 when group g takes its choice c, sum over c = 1.
+ * Events. Without contention a step's start in iteration i is the largest, over everything that must come before it, of
+ * that step's end. In the steady state of period T each event e has one start t(e), and the step lies at t(e) + i T. So
+ * every ordering "b of iteration i comes after the end of a of iteration i - n" is one row t(b) >= t(a) + duration(a) -
+ * n T                                                                               (1) and T is the least number for
+ * which all rows have a solution. Rows (1) are linear in the choices as soon as durations are, and they are: each is a
+ * sum of profiled times that depend on the choices of one unit (or of a few units that share a layer, which then choose
+ * together: a *group*). Let x(g, c) be 1 when group g takes its choice c, sum over c = 1.
  *
- * Every place where a step *might* stand is an event: the load of a unit before each of its uses, its store, its update early and
- * late. Where the plan puts no step, the event takes no time and only passes on its stream's progress.
+ * Every place where a step *might* stand is an event: the load of a unit before each of its uses, its store, its update
+ * early and late. Where the plan puts no step, the event takes no time and only passes on its stream's progress.
  *
- * Rows without a big-M, although their step may be absent. What an absent event passes on must be no news to whoever waits for
- * it. Loads stand in the order of the kernels that they serve, so what is loaded before an absent load was already waited for
- * by an earlier kernel. Stores and square sums both stand in the order in which gradients are complete, so a square sum behind an
- * absent store waits for stores whose square sums come before it anyway. A unit's first use waits for its update whether a load
- * or the kernel itself reads the parameters: (update) -> (first kernel) always holds, and with it everything that would keep a
- * gradient's buffer busy. An update event that is absent because the unit is updated at its other place stands, in the order of
- * first uses, after updates that earlier kernels wait for.
+ * Rows without a big-M, although their step may be absent. What an absent event passes on must be no news to whoever
+ * waits for it. Loads stand in the order of the kernels that they serve, so what is loaded before an absent load was
+ * already waited for by an earlier kernel. Stores and square sums both stand in the order in which gradients are
+ * complete, so a square sum behind an absent store waits for stores whose square sums come before it anyway. A unit's
+ * first use waits for its update whether a load or the kernel itself reads the parameters: (update) -> (first kernel)
+ * always holds, and with it everything that would keep a gradient's buffer busy. An update event that is absent because
+ * the unit is updated at its other place stands, in the order of first uses, after updates that earlier kernels wait
+ * for.
  *
- * Rows that say nothing new about whole choices, but about mixtures. A mixture may update a unit half early and half late and
- * so seem to be done in half the time. But the update, wherever it is, comes after the unit's square sum (and with clip after the
- * norm) and takes its time; then, when the unit is loaded before its first use, comes the load; then that use. With clip the
- * updates of the first j units in order of first use all lie between the norm and the first use of the j-th, one after another. Without
- * clip, so do the square sums and updates of those units that are used no later than b and complete no earlier than a, between
- * the square sum of a and the first use of b.
+ * Rows that say nothing new about whole choices, but about mixtures. A mixture may update a unit half early and half
+ * late and so seem to be done in half the time. But the update, wherever it is, comes after the unit's square sum (and
+ * with clip after the norm) and takes its time; then, when the unit is loaded before its first use, comes the load;
+ * then that use. With clip the updates of the first j units in order of first use all lie between the norm and the
+ * first use of the j-th, one after another. Without clip, so do the square sums and updates of those units that are
+ * used no later than b and complete no earlier than a, between the square sum of a and the first use of b.
  *
  * Rows that must not bind when their step is absent (*conditional*):
  *   update -> load (u, k)           only when u is loaded before its use k
- *   last read of a device copy -> the next load into it; left out when the last read of the inputs comes later, since all loads
- *                                   come after the load of the inputs, which waits for that
- *   store of the loss -> store u    only when u is stored: else a square sum would wait for the loss
- *   last step before the late updates -> late update u: only when u is late: else a first use would wait for the norm
- *   and the odd graph in which a kernel still reads a unit after its gradient is complete, or a load serves a kernel that
- *   comes before the first that reads an input.
- * As a row with a big-M such an ordering carries (1 - x) M, where x is the sum of the choices that make it hold. M is proven from
- * rows that always hold: they form a path from a to b with one more period, so (1) with n + 1 instead of n is always
- * true, and M = T - (what that path takes at least) <= (time of the best plan so far) - (the same) is enough for every plan
+ *   last read of a device copy -> the next load into it; left out when the last read of the inputs comes later, since
+ * all loads come after the load of the inputs, which waits for that store of the loss -> store u    only when u is
+ * stored: else a square sum would wait for the loss last step before the late updates -> late update u: only when u is
+ * late: else a first use would wait for the norm and the odd graph in which a kernel still reads a unit after its
+ * gradient is complete, or a load serves a kernel that comes before the first that reads an input. As a row with a
+ * big-M such an ordering carries (1 - x) M, where x is the sum of the choices that make it hold. M is proven from rows
+ * that always hold: they form a path from a to b with one more period, so (1) with n + 1 instead of n is always true,
+ * and M = T - (what that path takes at least) <= (time of the best plan so far) - (the same) is enough for every plan
  * that is better than that one.
  *
  * Cycles instead of event times. Eliminating t from rows (1) leaves one inequality for each cycle of orderings:
- *       (iterations that the cycle spans) T >= sum of the durations on it                                                    (2)
- * That is the same polyhedron: T is feasible iff no cycle is positive. It has only the columns x and T, and few of its rows matter,
- * so they are generated: solve over the rows so far, look for violated cycles with the durations that x implies, add them,
- * repeat. At whole x the violated cycles are those of that plan's timeline, so the model and simulate() agree exactly.
- * Every row (2) has whole coefficients, in nanoseconds. With any weights y >= 0 of rows,
- *       T >= (sum of y constant + sum over groups of min over c of (sum of y coefficient(g, c))) / (sum of y span)        (3)
- * because each group takes one choice. The solver's dual values only suggest y; they are rounded to whole numbers and (3)
- * is evaluated in whole numbers, so that no rounding of the solver can make the bound wrong, only weaker.
- * A row with conditions gets its constant here too, choice by choice: see lp_cut.c. */
+ *       (iterations that the cycle spans) T >= sum of the durations on it (2) That is the same polyhedron: T is
+ * feasible iff no cycle is positive. It has only the columns x and T, and few of its rows matter, so they are
+ * generated: solve over the rows so far, look for violated cycles with the durations that x implies, add them, repeat.
+ * At whole x the violated cycles are those of that plan's timeline, so the model and simulate() agree exactly. Every
+ * row (2) has whole coefficients, in nanoseconds. With any weights y >= 0 of rows, T >= (sum of y constant + sum over
+ * groups of min over c of (sum of y coefficient(g, c))) / (sum of y span)        (3) because each group takes one
+ * choice. The solver's dual values only suggest y; they are rounded to whole numbers and (3) is evaluated in whole
+ * numbers, so that no rounding of the solver can make the bound wrong, only weaker. A row with conditions gets its
+ * constant here too, choice by choice: see lp_cut.c. */
 #ifndef FERRY_PLANNER_LP_MODEL_H
 #define FERRY_PLANNER_LP_MODEL_H
 
@@ -96,7 +96,7 @@ typedef struct LpEdge {
     int from, to, span;
     int first, last;
     LpWhen when;
-    int periods;      /* of a conditional edge: M = periods * (best known period) - slack_ns is enough */
+    int periods; /* of a conditional edge: M = periods * (best known period) - slack_ns is enough */
     int64_t slack_ns;
 } LpEdge;
 
@@ -116,22 +116,25 @@ typedef struct LpModel {
     int *group_of_unit, *place_in_group;
     int *first_column; /* by group, n_group + 1: choices of all groups numbered through */
     LpEvent *event;
-    LpEdge *edge;      /* edges of span 0 in topological order of `from`, then the others */
-    int n_forward;     /* edges of span 0 */
-    int *kernel_group;     /* by kernel, -1: its time does not depend on choices */
-    int64_t **kernel_ns;   /* by kernel and choice of its group */
+    LpEdge *edge;        /* edges of span 0 in topological order of `from`, then the others */
+    int n_forward;       /* edges of span 0 */
+    int *kernel_group;   /* by kernel, -1: its time does not depend on choices */
+    int64_t **kernel_ns; /* by kernel and choice of its group */
 } LpModel;
 
 /* needs: a profile that matches the graph   fills: *out, in the arena
  * Kernel times are those of steps_time, asked for once for each choice. */
 Status lp_model_build(Diag *d, Arena *a, const Graph *g, const Profile *p, const LpDomain *domain, LpModel **out);
 
+/* lp_choices.c: fills groups, columns and kernels' times of a model whose first fields are set. */
+Status lp_choices_make(Diag *d, Arena *a, LpModel *m);
 /* choice[g] of each group for a plan's units; ST_FAILED when the plan is not of this domain. */
 Status lp_choices_of_plan(Diag *d, const LpModel *m, const UnitPlan *unit, int *choice);
 void lp_plan_of_choices(const LpModel *m, const int *choice, UnitPlan *unit);
 bool lp_holds(const LpModel *m, const LpWhen *when, int group_choice);
 
-/* ---- lp_period.c: the period of one set of choices, and the cycles of a mixture ---------------------------------------- */
+/* ---- lp_period.c: the period of one set of choices, and the cycles of a mixture
+ * ---------------------------------------- */
 
 /* A ratio time / span of a cycle; span > 0. */
 typedef struct LpRatio {
@@ -142,34 +145,35 @@ typedef struct LpRatio {
 /* Work space for one model; heap. */
 typedef struct LpTimer {
     const LpModel *m;
-    int64_t *event_ns, *sum_ns;     /* of one set of choices: durations; prefix sums over kernels */
-    double *event_part, *sum_part;  /* the same of a mixture */
-    int64_t *weight, *at;           /* by edge; by event */
-    bool *on;                       /* by edge: its condition holds */
-    int *before, *mark;             /* by event: the edge by which it is reached last */
-    int *cycle, n_cycle;            /* edges of the cycle found last */
+    int64_t *event_ns, *sum_ns;    /* of one set of choices: durations; prefix sums over kernels */
+    double *event_part, *sum_part; /* the same of a mixture */
+    int64_t *weight, *at;          /* by edge; by event */
+    bool *on;                      /* by edge: its condition holds */
+    int *before, *mark;            /* by event: the edge by which it is reached last */
+    int *cycle, n_cycle;           /* edges of the cycle found last */
 } LpTimer;
 Status lp_timer_open(Diag *d, const LpModel *m, LpTimer *out);
 void lp_timer_close(LpTimer *t);
-/* The largest ratio of all cycles; t->cycle is one that has it. With a limit (span > 0): the same when it is less than that,
- * else a ratio of span 0, and t->cycle is one that reaches the limit. */
+/* The largest ratio of all cycles; t->cycle is one that has it. With a limit (span > 0): the same when it is less than
+ * that, else a ratio of span 0, and t->cycle is one that reaches the limit. */
 LpRatio lp_period(LpTimer *t, const int *choice, LpRatio limit);
 /* As simulate() reports it: rounded to whole nanoseconds, halves up. */
 int64_t lp_period_ns(LpRatio r);
-/* Finds cycles that violate (2) at the mixture x (by column) and the period from_ns, each more than the one before. `found`
- * gets their edges. */
+/* Finds cycles that violate (2) at the mixture x (by column) and the period from_ns, each more than the one before.
+ * `found` gets their edges. */
 typedef Status LpFound(void *context, const int *edge, int n);
 Status lp_violated(LpTimer *t, const double *x, double from_ns, int64_t best_ns, LpFound *found, void *context);
 
-/* ---- lp_cut.c: rows (2) with whole coefficients ------------------------------------------------------------------------- */
+/* ---- lp_cut.c: rows (2) with whole coefficients
+ * ------------------------------------------------------------------------- */
 
 typedef struct LpCut {
     int span;
     int64_t constant_ns;
     int64_t *at; /* by column */
 } LpCut;
-/* The row of a cycle: span T >= constant + sum of at * x, true for every plan of allowed choices (by column) whose T is at most
- * best_ns, given that T > bound_ns - 1 for all of them. Arena memory. */
+/* The row of a cycle: span T >= constant + sum of at * x, true for every plan of allowed choices (by column) whose T is
+ * at most best_ns, given that T > bound_ns - 1 for all of them. Arena memory. */
 Status lp_cut_make(Diag *d, Arena *a, const LpModel *m, const int *edge, int n, const bool *allowed, int64_t bound_ns,
                    int64_t best_ns, LpCut *out);
 

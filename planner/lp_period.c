@@ -1,19 +1,19 @@
 /* lp_period.c - the longest cycle of the orderings, for one set of choices or for a mixture.
  *
- * A cycle of orderings that spans n iterations and takes w forbids any period below w / n; the largest such ratio is the
- * period. It is found by Newton's method: with period T each ordering weighs (its duration - span T); as long as longest
- * paths (Bellman and Ford) run into a cycle of positive weight, that cycle's ratio is the next T. Each step is strictly larger
- * and every ratio is one of finitely many. The orderings within an iteration are swept in topological order, so that a sweep
- * settles everything but what comes around from the iteration before. */
+ * A cycle of orderings that spans n iterations and takes w forbids any period below w / n; the largest such ratio is
+ * the period. It is found by Newton's method: with period T each ordering weighs (its duration - span T); as long as
+ * longest paths (Bellman and Ford) run into a cycle of positive weight, that cycle's ratio is the next T. Each step is
+ * strictly larger and every ratio is one of finitely many. The orderings within an iteration are swept in topological
+ * order, so that a sweep settles everything but what comes around from the iteration before. */
 #include <string.h>
 
 #include "planner/lp_model.h"
 
 enum {
-    FINE = 64,       /* a limit is reached when a ratio is more than limit - 1 / (FINE * span) */
-    PARTS = 1024,    /* of a nanosecond, in the weights of a mixture */
-    MAX_FOUND = 64,  /* cycles of one mixture */
-    KEEP = 3,        /* of them */
+    FINE = 64,      /* a limit is reached when a ratio is more than limit - 1 / (FINE * span) */
+    PARTS = 1024,   /* of a nanosecond, in the weights of a mixture */
+    MAX_FOUND = 64, /* cycles of one mixture */
+    KEEP = 3,       /* of them */
     JUMPS = 4
 };
 
@@ -167,7 +167,8 @@ int64_t lp_period_ns(LpRatio r)
     return (2 * r.time_ns + r.span) / (2 * (int64_t)r.span);
 }
 
-/* ---- mixtures ---------------------------------------------------------------------------------------------------------------- */
+/* ---- mixtures
+ * ---------------------------------------------------------------------------------------------------------------- */
 
 /* How far a condition holds. */
 static double part(const LpModel *m, const LpWhen *w, const double *x)

@@ -3,12 +3,12 @@
  * needs: a graph, a profile that matches it   fills: Optimum   keeps: both
  *
  * 1. The best of the given plans and of a few plain ones, improved by exchanges.
- * 2. The relaxation, whose rounded solution is improved as well. Choices that its bound excludes from every better plan are
- *    forbidden, rows with conditions are built again (their constants come from the best period), and this repeats while
- *    it helps.
- * 3. Branch and bound, the node with the least bound first. A branch asks for the place of load, the gradient's place or the
- *    update's time of one unit: as it is most in the relaxation, or otherwise. The bound of what is left open is the bound of
- *    the whole. */
+ * 2. The relaxation, whose rounded solution is improved as well. Choices that its bound excludes from every better plan
+ * are forbidden, rows with conditions are built again (their constants come from the best period), and this repeats
+ * while it helps.
+ * 3. Branch and bound, the node with the least bound first. A branch asks for the place of load, the gradient's place
+ * or the update's time of one unit: as it is most in the relaxation, or otherwise. The bound of what is left open is
+ * the bound of the whole. */
 #include "planner/optimal.h"
 
 #include <string.h>
@@ -16,18 +16,19 @@
 #include "planner/plan_search.h"
 
 enum {
-    REPEAT = 6,           /* of step 2 */
-    ROUNDS = 80,          /* of rows, at the root */
-    NODE_ROUNDS = 20,     /* and at a node */
-    SMALL = 30,           /* groups: up to here branch and bound is meant to end */
-    NODES = 1500,         /* for these */
-    NODES_LARGE = 60,     /* for others */
-    ITERATIONS = 100000, /* simplex iterations of branch and bound for small ones, */
+    REPEAT = 6,         /* of step 2 */
+    ROUNDS = 80,        /* of rows, at the root */
+    NODE_ROUNDS = 20,   /* and at a node */
+    SMALL = 30,         /* groups: up to here branch and bound is meant to end */
+    NODES = 5000,       /* for these */
+    NODES_LARGE = 60,   /* for others */
+    ITERATIONS = 60000, /* simplex iterations of branch and bound for small ones, */
     ITERATIONS_LARGE = 10000,
-    EVALUATIONS = 1500    /* exact periods of one exchange */
+    EVALUATIONS = 1500 /* exact periods of one exchange */
 };
 
-/* ---- branch and bound ------------------------------------------------------------------------------------------------- */
+/* ---- branch and bound
+ * ------------------------------------------------------------------------------------------------- */
 
 typedef struct Branch {
     int64_t bound_ns;
@@ -98,8 +99,8 @@ static void round_off(const LpMaster *x, const bool *allowed, int *choice)
     }
 }
 
-/* How much of an allowed group has this property, and whether some choices have it and others do not. *matters: how far the
- * prices of the group's choices are apart. */
+/* How much of an allowed group has this property, and whether some choices have it and others do not. *matters: how far
+ * the prices of the group's choices are apart. */
 static double weight_of(const LpMaster *x, const bool *allowed, const LpWhen *w, bool *splits, double *matters)
 {
     const LpModel *m = x->m;
@@ -129,7 +130,8 @@ static bool choose_branch(const LpMaster *x, const bool *allowed, LpWhen *out)
     for (int u = 0; u < m->graph->n_unit; u++) {
         int n = m->graph->unit[u].n_use;
         for (int v = 0; v <= n + 2; v++) {
-            LpWhen w = v <= n ? (LpWhen){u, v, v, -1, -1} : (LpWhen){u, 0, n, v == n + 1 ? ON_GPU : -1, v == n + 2 ? 1 : -1};
+            LpWhen w =
+                v <= n ? (LpWhen){u, v, v, -1, -1} : (LpWhen){u, 0, n, v == n + 1 ? ON_GPU : -1, v == n + 2 ? 1 : -1};
             bool splits;
             double matters, weight = weight_of(x, allowed, &w, &splits, &matters);
             weight = (weight > 0.5 ? 1 - weight : weight) * (1 + matters);
@@ -214,7 +216,8 @@ static Status branch_and_bound(LpMaster *x, int *choice, int64_t *bound_ns, int 
     return st;
 }
 
-/* ---- the root --------------------------------------------------------------------------------------------------------------- */
+/* ---- the root
+ * --------------------------------------------------------------------------------------------------------------- */
 
 static Status root(LpMaster *x, int *choice, int64_t *bound_ns)
 {
@@ -242,7 +245,8 @@ static Status root(LpMaster *x, int *choice, int64_t *bound_ns)
     return ST_OK;
 }
 
-static Status first_plan(Diag *d, Arena *a, const LpModel *m, int n_start, const UnitPlan *const *start, int *best, int64_t *best_ns)
+static Status first_plan(Diag *d, Arena *a, const LpModel *m, int n_start, const UnitPlan *const *start, int *best,
+                         int64_t *best_ns)
 {
     enum { PLAIN = 4 };
     const Graph *g = m->graph;
@@ -258,7 +262,8 @@ static Status first_plan(Diag *d, Arena *a, const LpModel *m, int n_start, const
             int pin = m->domain.pinned ? m->domain.pinned[u] : -1;
             bool trains = g->unit[u].grad_bytes > 0 && !m->domain.modes_only;
             unit[u] = i >= 0 ? start[i][u]
-                             : (UnitPlan){i < -2 ? 0 : g->unit[u].n_use, trains && i >= -2 ? ON_HOST : ON_GPU, trains && i % 2 == 0};
+                             : (UnitPlan){i < -2 ? 0 : g->unit[u].n_use, trains && i >= -2 ? ON_HOST : ON_GPU,
+                                          trains && i % 2 == 0};
             unit[u].first_gpu_use = pin >= 0 ? pin : unit[u].first_gpu_use;
         }
         Diag outside = {.quiet = true};

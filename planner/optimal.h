@@ -1,31 +1,34 @@
 /* optimal.h - the least period without contention: a plan and a proof of how far it can be from the best.
  *
- * lp_master.c solves the relaxation over rows found so far and proves bounds from it, lp_exchange.c improves plans by the exact
- * period, optimal.c puts both together and branches. Everything is bounded by counts, never by time: the same profile gives
- * the same plan on every machine. */
+ * lp_master.c solves the relaxation over rows found so far and proves bounds from it, lp_exchange.c improves plans by
+ * the exact period, optimal.c puts both together and branches. Everything is bounded by counts, never by time: the same
+ * profile gives the same plan on every machine. */
 #ifndef FERRY_PLANNER_OPTIMAL_H
 #define FERRY_PLANNER_OPTIMAL_H
 
 #include "planner/lp_model.h"
 
 typedef struct Optimum {
-    UnitPlan *unit;    /* arena */
-    int64_t model_ns;  /* its period without contention */
-    int64_t bound_ns;  /* no plan of the domain has a smaller one */
-    int rows, nodes;   /* cycles that the bound was proven from; nodes of branch and bound, 0: the root was enough */
-    bool exact;        /* false: the graph is beyond the model (lp_model.h): model_ns is simulate's, and only the bound is useful */
+    UnitPlan *unit;   /* arena */
+    int64_t model_ns; /* its period without contention */
+    int64_t bound_ns; /* no plan of the domain has a smaller one */
+    int rows, nodes;  /* cycles that the bound was proven from; nodes of branch and bound, 0: the root was enough */
+    bool exact; /* false: the graph is beyond the model (lp_model.h): model_ns is simulate's, and only the bound is
+                   useful */
 } Optimum;
 
 /* start: plans to begin with, choices of every unit each; those outside of the domain are left out. */
 Status optimal_solve(Diag *d, Arena *a, const Graph *g, const Profile *p, const LpDomain *domain, int n_start,
                      const UnitPlan *const *start, Optimum *out);
 
-/* Plans that trade time for GPU memory: for each of a grid of prices, what is best when bytes of parameters, of gradients or of
- * both cost time. Found without looking at any budget. *plan: arena, *n of them, choices of every unit each. */
-Status optimal_frontier(Diag *d, Arena *a, const Graph *g, const Profile *p, const LpDomain *domain, const Optimum *optimum,
-                        UnitPlan ***plan, int *n);
+/* Plans that trade time for GPU memory: for each of a grid of prices, what is best when bytes of parameters, of
+ * gradients or of both cost time. Found without looking at any budget. *plan: arena, *n of them, choices of every unit
+ * each. */
+Status optimal_frontier(Diag *d, Arena *a, const Graph *g, const Profile *p, const LpDomain *domain,
+                        const Optimum *optimum, UnitPlan ***plan, int *n);
 
-/* ---- inside ------------------------------------------------------------------------------------------------------------- */
+/* ---- inside
+ * ------------------------------------------------------------------------------------------------------------- */
 
 typedef struct LpRow {
     LpCut cut;
@@ -38,11 +41,11 @@ typedef struct LpMaster {
     Arena *a; /* rows */
     const LpModel *m;
     LpTimer timer;
-    void *lp;   /* glp_prob; rows: one a group, then one a row here */
-    bool dead;  /* GLPK gave up: what is proven stays proven */
+    void *lp;       /* glp_prob; rows: one a group, then one a row here */
+    bool dead;      /* GLPK gave up: what is proven stays proven */
     double unit_ns; /* one unit of the scaled problem */
     VEC(LpRow) row;
-    int *index;      /* room for one row of the problem */
+    int *index; /* room for one row of the problem */
     double *value;
     int n_column;
     bool *allowed; /* by column: not known to be in worse plans only */
@@ -64,8 +67,8 @@ void master_charge(LpMaster *x, double *cost_ns);
 /* Solves over the columns in `allowed` until no cycle is violated, `rounds` are used up or the bound reaches best_ns.
  * *bound_ns: proven for these columns, at least `known_ns`, at most best_ns. */
 Status master_solve(LpMaster *x, const bool *allowed, int rounds, int64_t known_ns, int64_t *bound_ns);
-/* Forbids columns that are only in plans that are not better than the best one, by the last solution. False: that is all of some
- * group's. changed (may be NULL): how many were. */
+/* Forbids columns that are only in plans that are not better than the best one, by the last solution. False: that is
+ * all of some group's. changed (may be NULL): how many were. */
 bool master_forbid(LpMaster *x, bool *allowed, int *changed);
 /* Builds all rows again from what is known now. */
 Status master_rebuild(LpMaster *x);

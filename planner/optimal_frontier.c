@@ -3,22 +3,23 @@
  * needs: the optimum   fills: plans   keeps: the optimum
  *
  * A byte that a choice keeps on the GPU costs time: the relaxation minimises the period plus price times bytes, and its
- * solution is rounded and its updates are split anew. Parameters that are loaded lie on the GPU from the beginning of a step to their
- * last use, gradients from their first write to the end of the step, and memory is short now where activations are most
- * (only parameters count), now at the end (gradients count most): three kinds of price, each over a geometric grid around the mean
- * price of a byte between the two ends. Layers that are alike change their minds at the same price: where two neighbours are far
- * apart in bytes, plans are put between them that follow one in the first half of the groups that differ and the other in
- * the rest. What a plan really reserves is found by laying it out, later. */
+ * solution is rounded and its updates are split anew. Parameters that are loaded lie on the GPU from the beginning of a
+ * step to their last use, gradients from their first write to the end of the step, and memory is short now where
+ * activations are most (only parameters count), now at the end (gradients count most): three kinds of price, each over
+ * a geometric grid around the mean price of a byte between the two ends. Layers that are alike change their minds at
+ * the same price: where two neighbours are far apart in bytes, plans are put between them that follow one in the first
+ * half of the groups that differ and the other in the rest. What a plan really reserves is found by laying it out,
+ * later. */
 #include <string.h>
 
 #include "planner/optimal.h"
 
 enum {
-    PRICES = 10,  /* of each kind: the mean price times 2^-4 to 2^5 */
+    PRICES = 10, /* of each kind: the mean price times 2^-4 to 2^5 */
     LOWEST = -4,
     ROUNDS = 12,
     KINDS = 3,
-    REFINE = 6   /* plans put between others, for each kind */
+    REFINE = 6 /* plans put between others, for each kind */
 };
 
 typedef struct Point {
@@ -79,8 +80,7 @@ static void round_off(Frontier *f)
         f->choice[g] = 0;
         for (int c = 1; c < m->group[g].n_choice; c++) {
             int best = m->first_column[g] + f->choice[g], column = m->first_column[g] + c;
-            if (f->x.x[column] > f->x.x[best] ||
-                (f->x.x[column] == f->x.x[best] && f->cost[column] < f->cost[best]))
+            if (f->x.x[column] > f->x.x[best] || (f->x.x[column] == f->x.x[best] && f->cost[column] < f->cost[best]))
                 f->choice[g] = c;
         }
     }
@@ -179,8 +179,8 @@ static Status walk(Frontier *f, int64_t fastest_ns)
     return ST_OK;
 }
 
-Status optimal_frontier(Diag *d, Arena *a, const Graph *g, const Profile *p, const LpDomain *domain, const Optimum *optimum,
-                        UnitPlan ***plan, int *n)
+Status optimal_frontier(Diag *d, Arena *a, const Graph *g, const Profile *p, const LpDomain *domain,
+                        const Optimum *optimum, UnitPlan ***plan, int *n)
 {
     *n = 0;
     Arena *scratch = arena_open();

@@ -31,7 +31,7 @@ ms() {
     echo "# Planner results"
     echo
     echo "Made by \`bench/planner/run.sh\`: batch 8 x 512 tokens, fp32, devices as described in \`examples/devices/\`. Milliseconds a step"
-    echo "without contention (\`model_ns\`); \`auto\` is judged with contention, so its column and the last but two give \`iteration_ns\`."
+    echo "without contention (\`model_ns\`); the two columns 'with contention' give \`iteration_ns\`."
     echo "The bound is proven for every plan; the gap is that of \`optimal\`. Seconds are those of \`ferryc plan\`, import included."
     worst=0
     for device in "$root"/examples/devices/*.yaml; do

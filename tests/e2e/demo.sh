@@ -5,7 +5,7 @@ cc -O2 -Wall -Wextra -Werror -o bytes_to_tokens "$FERRY_SOURCE/examples/gpt2/byt
 mkdir data
 ./bytes_to_tokens "$FERRY_SOURCE/examples/gpt2/text.txt" data/tokens.bin
 quiet ferryc profile "$FERRY_SOURCE/examples/gpt2/gpt2.onnx" --dim batch=8 --dim seq=64 --loss cross_entropy --warmup 1 --repeats 1
-quiet ferryc plan --mem-budget 11M
+quiet ferryc plan --mem-budget 10700K
 quiet ferryc emit
 build_schedule schedule
 quiet schedule/trainer --data data --steps 60 --lr 3e-3 --log run.jsonl

@@ -19,7 +19,7 @@ expect 2 'seq.*--dim|--dim.*seq' ferryc profile "$gpt2" --dim batch=4
 expect 2 'nothing' ferryc profile "$gpt2" "${dims[@]}" --dim nothing=3
 expect 4 'unsupported_op\.onnx.*Frobnicate|Frobnicate.*unsupported_op\.onnx' ferryc profile "$FERRY_SOURCE/tests/data/onnx/unsupported_op.onnx"
 expect 2 'cuda|device' ferryc profile "$gpt2" "${dims[@]}" --device gpu7
-expect 1 'CUDA' ferryc profile "$gpt2" "${dims[@]}" --device cuda:0
+expect 1 'cuda|CUDA|GPU' ferryc profile "$gpt2" "${dims[@]}" --device cuda:0
 expect 2 'loss' ferryc profile "$models/gpt2/ts.onnx" "${dims[@]}"
 expect 2 'mse|cross_entropy' ferryc profile "$models/gpt2/ts.onnx" "${dims[@]}" --loss perplexity
 expect 2 'no_such' ferryc profile "$gpt2" "${dims[@]}" --freeze 'no_such*'

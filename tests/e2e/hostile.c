@@ -1,9 +1,9 @@
 /* hostile.c - for hostile.sh: models that mean harm, and a watch over the program that reads them.
  *
- *   hostile write             writes NAME.onnx for each model of the table into this folder, and prints "NAME PATTERN" a line,
- *                             where PATTERN is an extended regular expression for the error message
- *   hostile watch SECONDS MIB COMMAND...   runs the command; says on standard error when it ends by a signal, takes more
- *                             seconds or more memory, and returns 99 then, else the command's exit status
+ *   hostile write             writes NAME.onnx for each model of the table into this folder, and prints "NAME PATTERN"
+ * a line, where PATTERN is an extended regular expression for the error message hostile watch SECONDS MIB COMMAND...
+ * runs the command; says on standard error when it ends by a signal, takes more seconds or more memory, and returns 99
+ * then, else the command's exit status
  *
  * A model is written field by field, as nothing that writes ONNX would write it. */
 #include <errno.h>
@@ -17,7 +17,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* ---- protobuf -------------------------------------------------------------------------------------------------------- */
+/* ---- protobuf
+ * -------------------------------------------------------------------------------------------------------- */
 
 typedef struct Bytes {
     size_t size, capacity;
@@ -184,7 +185,8 @@ static void save(const char *name, Bytes model, const char *pattern)
     printf("%s %s\n", name, pattern);
 }
 
-/* ---- graphs ---------------------------------------------------------------------------------------------------------- */
+/* ---- graphs
+ * ---------------------------------------------------------------------------------------------------------- */
 
 /* y = op(x, ..), x f32 [2, 3] and a parameter p f32 [3] */
 static void start(Bytes *g)
@@ -244,13 +246,28 @@ static const OneNode nodes[] = {
     {"reduce-axes", "ReduceSum", "x,i0", "victim", 17, 0, {{0}}, 2, {1, -1}},
     {"cumsum-axis", "CumSum", "x,i0", "victim", 17, 0, {{0}}, 1, {99}},
     {"einsum-nonsense", "Einsum", "x,x", "victim", 17, 1, {{"equation", -1, {0}, "....ij,->->z9"}}, 0, {0}},
-    {"einsum-long", "Einsum", "x", "victim", 17, 1, {{"equation", -1, {0}, "abcdefghijklmnop->ponmlkjihgfedcba"}}, 0, {0}},
+    {"einsum-long",
+     "Einsum",
+     "x",
+     "victim",
+     17,
+     1,
+     {{"equation", -1, {0}, "abcdefghijklmnop->ponmlkjihgfedcba"}},
+     0,
+     {0}},
     {"blocks-of-zero", "DepthToSpace", "x", "victim", 17, 1, {{"blocksize", 0, {0}, NULL}}, 0, {0}},
     {"blocks-overflow", "SpaceToDepth", "x", "victim", 17, 1, {{"blocksize", 0, {INT64_MIN}, NULL}}, 0, {0}},
     {"conv-rank", "Conv", "x,x", "victim", 17, 0, {{0}}, 0, {0}},
     {"pool-kernel-zero", "MaxPool", "x", "victim", 17, 1, {{"kernel_shape", 1, {0}, NULL}}, 0, {0}},
-    {"heads-of-zero", "Attention", "x,x,x", "victim", 23, 2,
-     {{"q_num_heads", 0, {0}, NULL}, {"kv_num_heads", 0, {0}, NULL}}, 0, {0}},
+    {"heads-of-zero",
+     "Attention",
+     "x,x,x",
+     "victim",
+     23,
+     2,
+     {{"q_num_heads", 0, {0}, NULL}, {"kv_num_heads", 0, {0}, NULL}},
+     0,
+     {0}},
     {"groups-of-zero", "GroupNormalization", "x,p,p", "victim", 18, 1, {{"num_groups", 0, {0}, NULL}}, 0, {0}},
     {"cast-to-text", "Cast", "x", "cast|type", 17, 1, {{"to", 0, {TEXT}, NULL}}, 0, {0}},
     {"cast-to-nothing", "Cast", "x", "cast|type", 17, 1, {{"to", 0, {12345}, NULL}}, 0, {0}},
@@ -310,7 +327,8 @@ static void write_weights(void)
     for (size_t k = 0; k < sizeof(row) / sizeof(row[0]); k++) {
         Bytes g;
         start(&g);
-        put_message(&g, 5, tensor("w", row[k].type, row[k].rank, row[k].dim, row[k].bytes > 0 ? two : NULL, row[k].bytes));
+        put_message(&g, 5,
+                    tensor("w", row[k].type, row[k].rank, row[k].dim, row[k].bytes > 0 ? two : NULL, row[k].bytes));
         put_message(&g, 1, node("Mul", "x,w", "y"));
         finish(row[k].name, &g, 17, row[k].pattern);
     }
@@ -374,8 +392,10 @@ static void write_graphs(void)
         put_message(&g, 11, input("c", BOOL, 0, NULL));
         put(&g, inner.at, inner.size);
         free(inner.at);
-        save(deep == 50 ? "nested-50" : deep == 1000 ? "nested-1000" : "nested-20000", model_of(g, 17),
-             "nested|If|branch|deep");
+        save(deep == 50     ? "nested-50"
+             : deep == 1000 ? "nested-1000"
+                            : "nested-20000",
+             model_of(g, 17), "nested|If|branch|deep");
     }
 }
 
@@ -451,7 +471,8 @@ static void write_bytes(void)
     save("four-million-nodes", model_of(g, 17), "nodes|memory|operator");
 }
 
-/* ---- the watch ------------------------------------------------------------------------------------------------------- */
+/* ---- the watch
+ * ------------------------------------------------------------------------------------------------------- */
 
 static int watch(double seconds, long mib, char **command)
 {

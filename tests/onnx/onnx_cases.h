@@ -5,9 +5,9 @@
  *   PROGRAM DATA LIST CASE...      these cases only, with what they say
  *   PROGRAM --list DATA LIST       prints a LIST made anew from what happens
  *
- * A case is a folder with model.onnx and test_data_set_N/input_K.pb and output_K.pb, each a TensorProto. The program fails
- * when a case of LIST passes, when one that is not in it does not, and when LIST names a case that is not there. Each case
- * runs in a child with a time limit: a crash is its failure alone. */
+ * A case is a folder with model.onnx and test_data_set_N/input_K.pb and output_K.pb, each a TensorProto. The program
+ * fails when a case of LIST passes, when one that is not in it does not, and when LIST names a case that is not there.
+ * Each case runs in a child with a time limit: a crash is its failure alone. */
 #ifndef FERRY_TESTS_ONNX_CASES_H
 #define FERRY_TESTS_ONNX_CASES_H
 

@@ -1,14 +1,15 @@
 /* test_onnx_gradients.c - gradients of the operators over the ONNX project's test data, against central differences.
  *
- * onnx_cases.h has the command line. Each case becomes a training graph in double precision whose loss is the sum over all
- * floating outputs of output * weights, with fixed pseudo-random weights. Every floating input is trainable, in two ways,
- * since operators are lowered differently: as an initializer of the model, and as an input whose tensor is made a parameter
- * after lowering. A way in which the graph cannot be built does not count as long as the other one can.
+ * onnx_cases.h has the command line. Each case becomes a training graph in double precision whose loss is the sum over
+ * all floating outputs of output * weights, with fixed pseudo-random weights. Every floating input is trainable, in two
+ * ways, since operators are lowered differently: as an initializer of the model, and as an input whose tensor is made a
+ * parameter after lowering. A way in which the graph cannot be built does not count as long as the other one can.
  *
- * The oracle runs the forward nodes alone and sums weights * (output at x + h - output at x - h) itself, at h and at h / 2. A
- * coordinate is skipped as a kink when the two differ, or when the slopes to the left and to the right differ by as much at h / 2
- * as at h: those of a smooth function come closer. An input that the backward pass leaves out must have slope 0.
- * At least half of the coordinates have to be compared. Of inputs with more than COORDINATES elements that many are drawn. */
+ * The oracle runs the forward nodes alone and sums weights * (output at x + h - output at x - h) itself, at h and at h
+ * / 2. A coordinate is skipped as a kink when the two differ, or when the slopes to the left and to the right differ by
+ * as much at h / 2 as at h: those of a smooth function come closer. An input that the backward pass leaves out must
+ * have slope 0. At least half of the coordinates have to be compared. Of inputs with more than COORDINATES elements
+ * that many are drawn. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -57,7 +58,8 @@ static Result say(Check *c, Result result, const char *message)
     return result;
 }
 
-/* ---- the graph ------------------------------------------------------------------------------------------------------- */
+/* ---- the graph
+ * ------------------------------------------------------------------------------------------------------- */
 
 /* Running statistics of a batch normalization are kept and never trained. */
 static bool is_statistic(const Model *m, int value)
@@ -86,8 +88,8 @@ static bool can_train(const Model *m, int i)
     return dtype_is_float(v->dtype) && v->data == NULL && value_count(v) > 0 && !is_statistic(m, m->input[i]);
 }
 
-/* Inputs that are known when compiling become constants, and those without elements initializers; of the floating ones those of rank 1 and more
- * as well, as the model's own would be. */
+/* Inputs that are known when compiling become constants, and those without elements initializers; of the floating ones
+ * those of rank 1 and more as well, as the model's own would be. */
 static void make_initializers(Check *c, Way way)
 {
     Model *m = c->m;
@@ -205,7 +207,8 @@ static Result build(Check *c, const char *model_path, const char *set, Way way)
     make_parameters(c);
     for (int i = 0; i < m->n_output && c->n_output < OUTPUTS; i++) {
         int y = find_tensor(c->g, m->value.at[m->output[i]].name);
-        if (y >= 0 && dtype_is_float(c->g->tensor.at[y].dtype) && c->g->tensor.at[y].count > 0 && weigh(&d, c, y) != ST_OK)
+        if (y >= 0 && dtype_is_float(c->g->tensor.at[y].dtype) && c->g->tensor.at[y].count > 0 &&
+            weigh(&d, c, y) != ST_OK)
             return say(c, WRONG, d.message);
     }
     if (c->n_output == 0)
@@ -221,7 +224,8 @@ static Result build(Check *c, const char *model_path, const char *set, Way way)
     return graph_check(&d, c->g) == ST_OK ? COMPARED : say(c, WRONG, d.message);
 }
 
-/* ---- running --------------------------------------------------------------------------------------------------------- */
+/* ---- running
+ * --------------------------------------------------------------------------------------------------------- */
 
 /* Each root tensor has heap memory of exactly its size. */
 static Result prepare(Check *c)
@@ -266,7 +270,8 @@ static bool execute(Check *c, int n_node)
     return ferry_stream_sync(c->stream) == FERRY_OK;
 }
 
-/* ---- differences ----------------------------------------------------------------------------------------------------- */
+/* ---- differences
+ * ----------------------------------------------------------------------------------------------------- */
 
 typedef struct Point {
     double *output[OUTPUTS]; /* a copy of each */

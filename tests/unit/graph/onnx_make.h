@@ -1,8 +1,8 @@
-/* onnx_make.h - small random ONNX graphs for tests: written as protobuf, imported, lowered and differentiated like a user's
- * file, with every parameter's gradient compared to central differences.
+/* onnx_make.h - small random ONNX graphs for tests: written as protobuf, imported, lowered and differentiated like a
+ * user's file, with every parameter's gradient compared to central differences.
  *
- * A name stands for a value everywhere; the functions that make values return theirs. Parameters are initializers in double
- * precision. Every value given to out_ is an output of the graph, weighted by random numbers in the loss. */
+ * A name stands for a value everywhere; the functions that make values return theirs. Parameters are initializers in
+ * double precision. Every value given to out_ is an output of the graph, weighted by random numbers in the loss. */
 #ifndef FERRY_TESTS_ONNX_MAKE_H
 #define FERRY_TESTS_ONNX_MAKE_H
 
@@ -14,7 +14,7 @@ typedef struct Onnx {
     Bytes graph;
     int64_t opset;
     int n_name, n_out;
-    int n_param; /* all of which must have a gradient in the end */
+    int n_param;        /* all of which must have a gradient in the end */
     char name[256][16]; /* owns the names */
 } Onnx;
 
@@ -199,7 +199,8 @@ static inline void out_(Onnx *o, const char *y)
     o->n_out++;
 }
 
-/* ---- from the bytes to a differentiated graph ------------------------------------------------------------------------ */
+/* ---- from the bytes to a differentiated graph
+ * ------------------------------------------------------------------------ */
 
 /* Imports and lowers; the graph's outputs are weighed into the loss. */
 static inline Opened onnx_lower(Onnx *o)

@@ -75,8 +75,8 @@ static void expand_tile(Onnx *o)
 /* Negative axes in any order, keepdims and none; no axes at all. */
 static void reduce(Onnx *o)
 {
-    static const char *const op[] = {"ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", "ReduceProd", "ReduceL1",
-                                     "ReduceL2", "ReduceSumSquare", "ReduceLogSum", "ReduceLogSumExp"};
+    static const char *const op[] = {"ReduceSum", "ReduceMean", "ReduceMax",       "ReduceMin",    "ReduceProd",
+                                     "ReduceL1",  "ReduceL2",   "ReduceSumSquare", "ReduceLogSum", "ReduceLogSumExp"};
     Shape s = pick_shape(o, 1, 4);
     const char *name = op[pick(o, 0, 9)], *x = pass(o, param_in(o, s, 0.3, 2), s);
     int64_t axes[MAX_RANK];
@@ -343,7 +343,8 @@ static void conv(Onnx *o)
                     attr_ints("dilations", rank, dilation), attr_ints("pads", 2 * rank, pads)};
     const char *value = pass(o, param(o, x), x), *weight = param(o, w);
     const char *bias = chance(o, 2) ? param(o, (Shape){1, {out}}) : "";
-    out_(o, APPLY(o, transposed ? "ConvTranspose" : "Conv", 4, attr, "%s,%s%s%s", value, weight, bias[0] ? "," : "", bias));
+    out_(o, APPLY(o, transposed ? "ConvTranspose" : "Conv", 4, attr, "%s,%s%s%s", value, weight, bias[0] ? "," : "",
+                  bias));
 }
 
 static void pool(Onnx *o)
@@ -368,8 +369,8 @@ static void pool(Onnx *o)
 
 static void over_channels(Onnx *o)
 {
-    static const char *const op[] = {"InstanceNormalization", "GroupNormalization", "LRN", "GlobalAveragePool",
-                                     "GlobalMaxPool", "DepthToSpace", "SpaceToDepth"};
+    static const char *const op[] = {"InstanceNormalization", "GroupNormalization", "LRN",         "GlobalAveragePool",
+                                     "GlobalMaxPool",         "DepthToSpace",       "SpaceToDepth"};
     int kind = (int)pick(o, 0, 6);
     int64_t channels = kind == 1 || kind == 5 ? 4 : pick(o, 1, 4);
     Shape s = kind == 6 ? shape4(pick(o, 1, 2), channels, 2, 4) : shape4(pick(o, 1, 2), channels, pick(o, 1, 3), 3);
@@ -498,11 +499,11 @@ static void test_mean_of_nothing(void **state)
     close_opened(&opened);
 }
 
-#define TEST(name, count, salt)                                                                                            \
-    static void test_##name(void **state)                                                                                  \
-    {                                                                                                                      \
-        (void)state;                                                                                                       \
-        rounds((count)*ROUNDS, salt, name);                                                                                \
+#define TEST(name, count, salt)                                                                                        \
+    static void test_##name(void **state)                                                                              \
+    {                                                                                                                  \
+        (void)state;                                                                                                   \
+        rounds((count)*ROUNDS, salt, name);                                                                            \
     }
 
 TEST(broadcast, 5, 1)
@@ -532,18 +533,30 @@ TEST(empty, 3, 23)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_broadcast),        cmocka_unit_test(test_fmod_broadcast),
-        cmocka_unit_test(test_where),            cmocka_unit_test(test_expand_tile),
-        cmocka_unit_test(test_reduce),           cmocka_unit_test(test_along_an_axis),
-        cmocka_unit_test(test_transpose),        cmocka_unit_test(test_slice),
-        cmocka_unit_test(test_concat),           cmocka_unit_test(test_gather),
-        cmocka_unit_test(test_gather_elements),  cmocka_unit_test(test_gather_nd),
-        cmocka_unit_test(test_scatter_elements), cmocka_unit_test(test_scatter_nd),
-        cmocka_unit_test(test_pad),              cmocka_unit_test(test_matmul),
-        cmocka_unit_test(test_gemm),             cmocka_unit_test(test_einsum),
-        cmocka_unit_test(test_conv),             cmocka_unit_test(test_pool),
-        cmocka_unit_test(test_over_channels),    cmocka_unit_test(test_split_topk_trilu),
-        cmocka_unit_test(test_empty),            cmocka_unit_test(test_mean_of_nothing),
+        cmocka_unit_test(test_broadcast),
+        cmocka_unit_test(test_fmod_broadcast),
+        cmocka_unit_test(test_where),
+        cmocka_unit_test(test_expand_tile),
+        cmocka_unit_test(test_reduce),
+        cmocka_unit_test(test_along_an_axis),
+        cmocka_unit_test(test_transpose),
+        cmocka_unit_test(test_slice),
+        cmocka_unit_test(test_concat),
+        cmocka_unit_test(test_gather),
+        cmocka_unit_test(test_gather_elements),
+        cmocka_unit_test(test_gather_nd),
+        cmocka_unit_test(test_scatter_elements),
+        cmocka_unit_test(test_scatter_nd),
+        cmocka_unit_test(test_pad),
+        cmocka_unit_test(test_matmul),
+        cmocka_unit_test(test_gemm),
+        cmocka_unit_test(test_einsum),
+        cmocka_unit_test(test_conv),
+        cmocka_unit_test(test_pool),
+        cmocka_unit_test(test_over_channels),
+        cmocka_unit_test(test_split_topk_trilu),
+        cmocka_unit_test(test_empty),
+        cmocka_unit_test(test_mean_of_nothing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

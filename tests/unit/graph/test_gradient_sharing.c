@@ -1,5 +1,5 @@
-/* Gradients of values that are used more than once - by one node, by several, through views and ties - and of nodes some
- * of whose outputs nobody uses. */
+/* Gradients of values that are used more than once - by one node, by several, through views and ties - and of nodes
+ * some of whose outputs nobody uses. */
 #include "tests/unit/graph/onnx_make.h"
 
 enum { ROUNDS = 20 };
@@ -35,7 +35,8 @@ static const char *again(Onnx *o, const char *x, Shape s)
     return chance(o, 2) ? x : reshape(o, x, s);
 }
 
-/* ---- a value twice in one node --------------------------------------------------------------------------------------- */
+/* ---- a value twice in one node
+ * --------------------------------------------------------------------------------------- */
 
 static void twice_elementwise(Onnx *o)
 {
@@ -131,9 +132,11 @@ static void twice_nn(Onnx *o)
     }
 }
 
-/* ---- second uses ----------------------------------------------------------------------------------------------------- */
+/* ---- second uses
+ * ----------------------------------------------------------------------------------------------------- */
 
-/* A value that several nodes of different kinds read, in parts, in views and whole; sums share the bytes of gradients. */
+/* A value that several nodes of different kinds read, in parts, in views and whole; sums share the bytes of gradients.
+ */
 static void many_readers(Onnx *o)
 {
     int64_t n = pick(o, 1, 4), k = pick(o, 2, 4);
@@ -205,7 +208,8 @@ static void split_parts(Onnx *o)
         out_(o, unary(o, "Sinh", x));
 }
 
-/* ---- outputs that nobody uses ---------------------------------------------------------------------------------------- */
+/* ---- outputs that nobody uses
+ * ---------------------------------------------------------------------------------------- */
 
 /* Each with its further outputs named, left out, or an output of the graph. */
 static void further_outputs(Onnx *o)
@@ -253,7 +257,26 @@ static void further_outputs(Onnx *o)
     out_(o, y);
 }
 
-/* ---- views and ties of parameters ------------------------------------------------------------------------------------ */
+/* Rows that are masked as a whole are NaN after the softmax; a Where puts a 0 in their place. */
+static void masked_rows(Onnx *o)
+{
+    Shape s = shape2(pick(o, 2, 4), pick(o, 1, 4)), row = shape2(s.dim[0], 1);
+    const double minus_infinity = -INFINITY, nothing = 0;
+    const char *sees = flags(o, row), *x = value(o, s), *none = fresh(o, "c"), *zero = fresh(o, "c");
+    put_message(&o->graph, 5, tensor(none, 11, 0, NULL, &minus_infinity, sizeof(double)));
+    put_message(&o->graph, 5, tensor(zero, 11, 0, NULL, &nothing, sizeof(double)));
+    Bytes attr = attr_int("axis", -1);
+    const char *scores = APPLY(o, "Where", 0, NULL, "%s,%s,%s", sees, x, none);
+    const char *y = apply_(o, "Softmax", 1, &attr, scores);
+    if (chance(o, 2))
+        out_(o, APPLY(o, "Where", 0, NULL, "%s,%s,%s", unary(o, "IsNaN", y), zero, y));
+    else
+        out_(o, APPLY(o, "Where", 0, NULL, "%s,%s,%s", sees, y, zero));
+    out_(o, x);
+}
+
+/* ---- views and ties of parameters
+ * ------------------------------------------------------------------------------------ */
 
 /* One matrix, read as it is and transposed, by products, by a lookup and through views. */
 static void tied_matrix(Onnx *o)
@@ -320,11 +343,11 @@ static void test_tied_initializers(void **state)
     }
 }
 
-#define TEST(name, count, salt)                                                                                            \
-    static void test_##name(void **state)                                                                                  \
-    {                                                                                                                      \
-        (void)state;                                                                                                       \
-        rounds((count)*ROUNDS, salt, name);                                                                                \
+#define TEST(name, count, salt)                                                                                        \
+    static void test_##name(void **state)                                                                              \
+    {                                                                                                                  \
+        (void)state;                                                                                                   \
+        rounds((count)*ROUNDS, salt, name);                                                                            \
     }
 
 TEST(twice_elementwise, 3, 1)
@@ -338,6 +361,7 @@ TEST(many_readers, 6, 8)
 TEST(split_parts, 4, 9)
 TEST(further_outputs, 4, 10)
 TEST(tied_matrix, 3, 11)
+TEST(masked_rows, 1, 12)
 
 int main(void)
 {
@@ -347,7 +371,8 @@ int main(void)
         cmocka_unit_test(test_twice_moved),       cmocka_unit_test(test_twice_scattered),
         cmocka_unit_test(test_twice_nn),          cmocka_unit_test(test_many_readers),
         cmocka_unit_test(test_split_parts),       cmocka_unit_test(test_further_outputs),
-        cmocka_unit_test(test_tied_matrix),       cmocka_unit_test(test_tied_initializers),
+        cmocka_unit_test(test_masked_rows),       cmocka_unit_test(test_tied_matrix),
+        cmocka_unit_test(test_tied_initializers),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

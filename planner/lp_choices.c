@@ -1,0 +1,272 @@
+/* lp_choices.c - who chooses what in the linear model: groups of units, their choices, and kernels' times under each.
+ *
+ * needs: graph, profile and domain of the model   fills: groups, columns, kernel_group, kernel_ns   keeps: the rest
+ *
+ * Units that share a layer choose together, because that layer's time depends on all of their places at once. Kernels'
+ * times are learned from lists of steps that steps_time has timed: in the n-th list every group takes its n-th place.
+ */
+#include "planner/lp_model.h"
+
+#include <string.h>
+
+#include "planner/steps.h"
+
+enum { MAX_CHOICES = 512 }; /* of a group; beyond, its units choose alone and what they share takes no time */
+
+typedef struct Build {
+    Diag *d;
+    Arena *a;
+    const Graph *g;
+    const Profile *p;
+    LpModel *m;
+} Build;
+
+/* ---- groups
+ * -------------------------------------------------------------------------------------------------------------- */
+
+static int root(int *parent, int u)
+{
+    while (parent[u] != u)
+        u = parent[u] = parent[parent[u]];
+    return u;
+}
+
+/* The choices of one unit in this domain. */
+static int unit_choices(const LpModel *m, int unit, UnitPlan *out)
+{
+    const Unit *u = &m->graph->unit[unit];
+    bool grads = u->grad_bytes > 0 && !m->domain.modes_only;
+    int pin = m->domain.pinned ? m->domain.pinned[unit] : -1, n = 0;
+    for (int k = 0; k <= u->n_use; k++)
+        for (int w = ON_GPU; w <= (grads ? ON_HOST : ON_GPU) && (pin < 0 || pin == k); w++)
+            for (int late = 0; late <= (grads ? 1 : 0); late++) {
+                if (out)
+                    out[n] = (UnitPlan){k, (Where)w, late != 0};
+                n++;
+            }
+    return n;
+}
+
+static Status make_groups(Build *b)
+{
+    LpModel *m = b->m;
+    const Graph *g = b->g;
+    int *parent = ARENA_NEW(b->a, int, g->n_unit), *size = ARENA_NEW(b->a, int, g->n_unit);
+    m->group_of_unit = ARENA_NEW(b->a, int, g->n_unit);
+    m->place_in_group = ARENA_NEW(b->a, int, g->n_unit);
+    m->group = ARENA_NEW(b->a, LpGroup, g->n_unit);
+    m->first_column = ARENA_NEW(b->a, int, g->n_unit + 1);
+    if (!parent || !size || !m->group_of_unit || !m->place_in_group || !m->group || !m->first_column)
+        return diag_oom(b->d);
+    for (int u = 0; u < g->n_unit; u++) {
+        parent[u] = u;
+        size[u] = 1;
+    }
+    for (int l = 0; l < g->n_layer; l++)
+        for (int i = 1; i < g->layer[l].n_unit; i++)
+            parent[root(parent, g->layer[l].unit[i])] = root(parent, g->layer[l].unit[0]);
+    for (int u = 0; u < g->n_unit; u++) {
+        int r = root(parent, u), n = unit_choices(m, u, NULL);
+        size[r] = size[r] > MAX_CHOICES / n ? MAX_CHOICES + 1 : size[r] * n;
+    }
+    m->exact = true;
+    for (int u = 0; u < g->n_unit; u++) {
+        int r = root(parent, u);
+        if (size[r] > MAX_CHOICES || r == u)
+            m->group_of_unit[u] = m->n_group++;
+    }
+    for (int u = 0; u < g->n_unit; u++) {
+        int r = root(parent, u);
+        if (size[r] <= MAX_CHOICES)
+            m->group_of_unit[u] = m->group_of_unit[r];
+        m->place_in_group[u] = m->group[m->group_of_unit[u]].n_unit++;
+    }
+    for (int i = 0; i < m->n_group; i++) {
+        LpGroup *group = &m->group[i];
+        group->unit = ARENA_NEW(b->a, int, group->n_unit);
+        if (!group->unit)
+            return diag_oom(b->d);
+        group->n_unit = 0;
+    }
+    for (int u = 0; u < g->n_unit; u++) {
+        LpGroup *group = &m->group[m->group_of_unit[u]];
+        group->unit[group->n_unit++] = u;
+    }
+    /* All combinations. */
+    for (int i = 0; i < m->n_group; i++) {
+        LpGroup *group = &m->group[i];
+        group->n_choice = 1;
+        for (int k = 0; k < group->n_unit; k++)
+            group->n_choice *= unit_choices(m, group->unit[k], NULL);
+        group->choice = ARENA_NEW(b->a, UnitPlan, (size_t)group->n_choice * (size_t)group->n_unit);
+        UnitPlan *own = ARENA_NEW(b->a, UnitPlan, group->n_choice);
+        if (!group->choice || !own)
+            return diag_oom(b->d);
+        int repeat = 1;
+        for (int k = 0; k < group->n_unit; k++) {
+            int n = unit_choices(m, group->unit[k], own);
+            for (int c = 0; c < group->n_choice; c++)
+                group->choice[(size_t)c * (size_t)group->n_unit + (size_t)k] = own[c / repeat % n];
+            repeat *= n;
+        }
+        m->first_column[i + 1] = m->first_column[i] + group->n_choice;
+    }
+    return ST_OK;
+}
+
+/* ---- kernels' times
+ * -------------------------------------------------------------------------------------------------------- */
+
+static bool same_places(const UnitPlan *x, const UnitPlan *y, int n)
+{
+    for (int i = 0; i < n; i++)
+        if (x[i].first_gpu_use != y[i].first_gpu_use || x[i].grad != y[i].grad)
+            return false;
+    return true;
+}
+
+/* One list of steps in which every group takes the representative[probe]-th of its choices. */
+static Status probe(Build *b, Arena *scratch, int probe_index, int *const *representative, const int *n_representative)
+{
+    LpModel *m = b->m;
+    Plan plan = {.n_unit = b->g->n_unit, .clip = m->domain.clip, .reserve_factor = -1};
+    plan.unit = ARENA_NEW(scratch, UnitPlan, plan.n_unit);
+    if (!plan.unit)
+        return diag_oom(b->d);
+    int *choice = ARENA_NEW(scratch, int, m->n_group);
+    if (!choice)
+        return diag_oom(b->d);
+    for (int g = 0; g < m->n_group; g++)
+        choice[g] = representative[g][probe_index < n_representative[g] ? probe_index : 0];
+    lp_plan_of_choices(m, choice, plan.unit);
+    StepList *s;
+    TRY(steps_build(b->d, scratch, b->g, &plan, &s));
+    TRY(steps_time(b->d, s, b->p));
+    for (int i = 0; i < s->n_step; i++) {
+        const Step *step = &s->step[i];
+        if (step->kind != STEP_KERNEL)
+            continue;
+        int g = m->kernel_group[step->node];
+        if (g < 0) {
+            if (m->kernel_ns[step->node][0] != INT64_MIN)
+                m->kernel_ns[step->node][0] = step->duration_ns;
+            continue;
+        }
+        const LpGroup *group = &m->group[g];
+        size_t n = (size_t)group->n_unit;
+        if (probe_index < n_representative[g])
+            for (int c = 0; c < group->n_choice; c++)
+                if (same_places(&group->choice[(size_t)c * n], &group->choice[(size_t)choice[g] * n], group->n_unit))
+                    m->kernel_ns[step->node][c] = step->duration_ns;
+    }
+    return ST_OK;
+}
+
+static Status time_kernels(Build *b)
+{
+    LpModel *m = b->m;
+    const Graph *g = b->g;
+    m->n_kernel = g->node.count;
+    m->kernel_group = ARENA_NEW(b->a, int, m->n_kernel);
+    m->kernel_ns = ARENA_NEW(b->a, int64_t *, m->n_kernel);
+    int **representative = ARENA_NEW(b->a, int *, m->n_group), *count = ARENA_NEW(b->a, int, m->n_group);
+    if (!m->kernel_group || !m->kernel_ns || !representative || !count)
+        return diag_oom(b->d);
+    for (int i = 0; i < m->n_kernel; i++) {
+        int segment = g->node.at[i].segment;
+        const Layer *l = segment % 2 == 1 ? &g->layer[segment / 2] : NULL;
+        int group = l && l->n_unit > 0 ? m->group_of_unit[l->unit[0]] : -1;
+        bool shared = false;
+        for (int k = 1; l && k < l->n_unit; k++)
+            shared = shared || m->group_of_unit[l->unit[k]] != group;
+        m->kernel_group[i] = shared ? -1 : group;
+        m->kernel_ns[i] = ARENA_NEW(b->a, int64_t, group < 0 || shared ? 1 : m->group[group].n_choice);
+        if (!m->kernel_ns[i])
+            return diag_oom(b->d);
+        if (shared)
+            m->kernel_ns[i][0] = INT64_MIN; /* stays unknown */
+    }
+    int probes = 0;
+    for (int i = 0; i < m->n_group; i++) {
+        const LpGroup *group = &m->group[i];
+        size_t n = (size_t)group->n_unit;
+        representative[i] = ARENA_NEW(b->a, int, group->n_choice);
+        if (!representative[i])
+            return diag_oom(b->d);
+        for (int c = 0; c < group->n_choice; c++) {
+            bool known = false;
+            for (int k = 0; k < count[i] && !known; k++)
+                known = same_places(&group->choice[(size_t)c * n], &group->choice[(size_t)representative[i][k] * n],
+                                    group->n_unit);
+            if (!known)
+                representative[i][count[i]++] = c;
+        }
+        probes = count[i] > probes ? count[i] : probes;
+    }
+    for (int i = 0; i < probes; i++) {
+        Arena *scratch = arena_open();
+        if (!scratch)
+            return diag_oom(b->d);
+        Status st = probe(b, scratch, i, representative, count);
+        arena_close(scratch);
+        TRY(st);
+    }
+    for (int i = 0; i < m->n_kernel; i++) {
+        if (m->kernel_ns[i][0] == INT64_MIN)
+            m->kernel_ns[i][0] = 0;
+    }
+    return ST_OK;
+}
+
+Status lp_choices_make(Diag *d, Arena *a, LpModel *m)
+{
+    Build b = {.d = d, .a = a, .g = m->graph, .p = m->profile, .m = m};
+    TRY(make_groups(&b));
+    return time_kernels(&b);
+}
+
+/* ---- choices
+ * ----------------------------------------------------------------------------------------------------------------- */
+
+bool lp_holds(const LpModel *m, const LpWhen *w, int c)
+{
+    if (w->unit < 0)
+        return true;
+    const LpGroup *group = &m->group[m->group_of_unit[w->unit]];
+    const UnitPlan *u = &group->choice[(size_t)c * (size_t)group->n_unit + (size_t)m->place_in_group[w->unit]];
+    return u->first_gpu_use >= w->low && u->first_gpu_use <= w->high && (w->grad < 0 || w->grad == (int)u->grad) &&
+           (w->late < 0 || (w->late != 0) == u->late);
+}
+
+Status lp_choices_of_plan(Diag *d, const LpModel *m, const UnitPlan *unit, int *choice)
+{
+    for (int i = 0; i < m->n_group; i++) {
+        const LpGroup *group = &m->group[i];
+        choice[i] = -1;
+        for (int c = 0; c < group->n_choice && choice[i] < 0; c++) {
+            bool same = true;
+            for (int k = 0; k < group->n_unit; k++) {
+                const UnitPlan *x = &unit[group->unit[k]],
+                               *y = &group->choice[(size_t)c * (size_t)group->n_unit + (size_t)k];
+                bool trains = m->graph->unit[group->unit[k]].grad_bytes > 0;
+                same = same && x->first_gpu_use == y->first_gpu_use &&
+                       (!trains || (x->grad == y->grad && x->late == y->late));
+            }
+            if (same)
+                choice[i] = c;
+        }
+        if (choice[i] < 0)
+            return diag_fail(d, ST_FAILED, "unit %s: its choice is not one of those compared",
+                             m->graph->unit[group->unit[0]].name);
+    }
+    return ST_OK;
+}
+
+void lp_plan_of_choices(const LpModel *m, const int *choice, UnitPlan *unit)
+{
+    for (int i = 0; i < m->n_group; i++) {
+        const LpGroup *group = &m->group[i];
+        for (int k = 0; k < group->n_unit; k++)
+            unit[group->unit[k]] = group->choice[(size_t)choice[i] * (size_t)group->n_unit + (size_t)k];
+    }
+}
