@@ -17,13 +17,19 @@ say "the text becomes byte tokens"
 cc -O2 -o "$work/bytes_to_tokens" examples/gpt2/bytes_to_tokens.c
 "$work/bytes_to_tokens" examples/gpt2/text.txt "$work/data/tokens.bin"
 
-say "profile: GPT-2, batch 8 x 64, each layer measured on this machine's host backend"
-cd "$work"
-ferryc profile ../../examples/gpt2/gpt2.onnx --dim batch=8 --dim seq=64 --loss cross_entropy --device host
+# A GPU when there is one and this build has the backend for it; device memory comes in chunks of 2 MiB there.
+device=host budget=10700K
+if [ -e /dev/nvidiactl ] && grep -q cuda build/lib/ferry.mk; then
+    device=cuda:0 budget=14M
+fi
 
-say "plan: without a limit, and within a budget of 10700 KiB"
+say "profile: GPT-2, batch 8 x 64, each layer measured on $device"
+cd "$work"
+ferryc profile ../../examples/gpt2/gpt2.onnx --dim batch=8 --dim seq=64 --loss cross_entropy --device $device
+
+say "plan: without a limit, and within a budget of $budget"
 ferryc plan -o roomy.yaml
-ferryc plan --mem-budget 10700K
+ferryc plan --mem-budget $budget
 
 say "emit and build the schedule"
 ferryc emit
@@ -32,7 +38,7 @@ make -C schedule
 
 say "train"
 steps=${DEMO_STEPS:-300}
-schedule/trainer --data data --steps "$steps" --lr 3e-3 --log run.jsonl --save checkpoint | awk 'NR % 25 == 1 || /step '"$steps"'\//'
+schedule/trainer --device $device --data data --steps "$steps" --lr 3e-3 --log run.jsonl --save checkpoint | awk 'NR % 25 == 1 || /step '"$steps"'\//'
 
 first=$(head -n 1 run.jsonl | sed 's/.*"loss": *\([0-9.]*\).*/\1/')
 last=$(tail -n 1 run.jsonl | sed 's/.*"loss": *\([0-9.]*\).*/\1/')
