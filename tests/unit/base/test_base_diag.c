@@ -73,7 +73,10 @@ static void printing(void **state)
 static void terminal_output(const Diag *d, char *buffer, size_t size)
 {
     int control = posix_openpt(O_RDWR | O_NOCTTY);
-    assert_true(control >= 0 && grantpt(control) == 0 && unlockpt(control) == 0);
+    if (control < 0 || grantpt(control) != 0 || unlockpt(control) != 0) {
+        print_message("skipped: no pseudo-terminals on this machine (/dev/pts)\n");
+        skip();
+    }
     FILE *f = fopen(ptsname(control), "w");
     assert_non_null(f);
     diag_print(d, f);
