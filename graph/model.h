@@ -19,7 +19,7 @@ typedef struct Value {
     const char *name;
     ValueKind kind;
     ferry_dtype dtype;
-    int rank;                     /* -1 before inference */
+    int rank;                     /* -1 before inference, and in a branch that is not taken */
     int64_t dim[MAX_RANK];        /* -1 where not yet known; never after model_infer */
     const char *dim_name[MAX_RANK]; /* graph inputs: the symbolic name, NULL when a number */
     const void *data;             /* dense, in dtype (bool: one byte, 0 or 1), aligned; NULL when not known or not needed */
