@@ -9,9 +9,7 @@ trajectory() { # family, file, loss, dims, tie; - for none
         options+=(--dim "$dim")
     done
     [ "$5" = - ] || options+=(--tie "$5")
-    local precisions="fp32 fp64"
-    [ $file = ts ] && precisions=fp64 # loss-ts computes the same
-    for precision in $precisions; do
+    for precision in fp32 fp64; do
         local tolerance=2e-5
         [ $precision = fp64 ] && tolerance=1e-6
         mkdir $family-$file-$precision
