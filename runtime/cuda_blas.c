@@ -1,6 +1,7 @@
 /* cuda_blas.c - cuBLAS, found when a device is opened.
  *
- * Products of f32 are computed in f32: without TF32, which keeps 10 bits of the 23. Each stream has a handle and a
+ * Products of f32 are computed in f32: without TF32, which keeps 10 bits of the 23. Those of bf16 are added up in f32,
+ * also where cuBLAS splits a sum. Each stream has a handle and a
  * workspace of its own, so that products of one stream give the same bits in every run. */
 #include "runtime/cuda_device.h"
 
@@ -120,7 +121,8 @@ ferry_status ferryi_cuda_blas_stream_open(ferryi_cuda_stream *s)
         status = check(d, b->set_workspace(handle, s->workspace, WORKSPACE_BYTES), "giving it a workspace");
     }
     if (status == FERRY_OK) {
-        status = check(d, b->set_math_mode(handle, CUBLAS_PEDANTIC_MATH), "choosing exact products");
+        status = check(d, b->set_math_mode(handle, CUBLAS_DEFAULT_MATH | CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION),
+                       "choosing exact sums");
     }
     if (status != FERRY_OK) {
         ferryi_cuda_blas_stream_close(s);
@@ -151,12 +153,14 @@ ferry_status ferryi_cuda_gemm_run(ferryi_cuda_stream *s, const ferryi_cuda_gemm 
     }
     /* a matrix without columns still needs a distance between its rows */
     const int64_t lda = g->lda > 0 ? g->lda : 1, ldb = g->ldb > 0 ? g->ldb : 1;
-    const bool is_float = g->t == FERRY_F32;
+    const bool is_double = g->t == FERRY_F64;
     const float alpha = (float)g->alpha, beta = (float)g->beta;
-    const void *alpha_at = is_float ? (const void *)&alpha : &g->alpha;
-    const void *beta_at = is_float ? (const void *)&beta : &g->beta;
-    const cudaDataType_t type = is_float ? CUDA_R_32F : CUDA_R_64F;
-    const cublasComputeType_t compute = is_float ? CUBLAS_COMPUTE_32F_PEDANTIC : CUBLAS_COMPUTE_64F_PEDANTIC;
+    const void *alpha_at = is_double ? (const void *)&g->alpha : &alpha;
+    const void *beta_at = is_double ? (const void *)&g->beta : &beta;
+    const cudaDataType_t type = is_double ? CUDA_R_64F : g->t == FERRY_BF16 ? CUDA_R_16BF : CUDA_R_32F;
+    const cublasComputeType_t compute = is_double            ? CUBLAS_COMPUTE_64F_PEDANTIC
+                                        : g->t == FERRY_BF16 ? CUBLAS_COMPUTE_32F
+                                                             : CUBLAS_COMPUTE_32F_PEDANTIC;
     return check(d,
                  ferryi_cuda_of(d)->blas->gemm(s->blas, g->trans_b ? CUBLAS_OP_T : CUBLAS_OP_N,
                                                g->trans_a ? CUBLAS_OP_T : CUBLAS_OP_N, g->n, g->m, g->k, alpha_at, g->b,

@@ -1,4 +1,5 @@
-/* cuda_common.cuh - what the kernels share: launch sizes, reports, strided indices and sums over groups of threads.
+/* cuda_common.cuh - what the kernels share: element types, launch sizes, reports, strided indices and sums over groups of
+ * threads.
  *
  * Sums are kept in double and rounded once, as on the host: most kernels wait for memory, and the GPUs that this is for
  * add doubles at half the rate of floats. */
@@ -8,6 +9,7 @@
 #include "runtime/cuda_kernels.h"
 #include "runtime/walk.h"
 
+#include <cuda_bf16.h>
 #include <cuda_runtime.h>
 #include <math.h>
 
@@ -15,6 +17,36 @@ namespace
 {
 
 constexpr int THREADS = 256;
+
+/* ---- element types ---------------------------------------------------------------------------------------------- */
+
+/* An element in memory. It has no arithmetic of its own: it widens to float and is rounded, to nearest even, when it is
+ * stored. */
+struct bf16 {
+    uint16_t bits;
+
+    bf16() = default;
+    __device__ bf16(float x) : bits(__bfloat16_as_ushort(__float2bfloat16_rn(x))) {}
+    __device__ operator float() const
+    {
+        return __uint_as_float(static_cast<uint32_t>(bits) << 16);
+    }
+};
+
+/* What is computed with elements of T, and the type of the statistics of T (ferry_ops.def): float for bf16. */
+template <typename T> struct WideOf {
+    using Type = T;
+};
+template <> struct WideOf<bf16> {
+    using Type = float;
+};
+template <typename T> using Wide = typename WideOf<T>::Type;
+
+/* The types that kernels with floating arithmetic exist for. */
+inline bool is_floating(ferry_dtype t)
+{
+    return t == FERRY_F32 || t == FERRY_F64 || t == FERRY_BF16;
+}
 
 inline cudaStream_t stream_of(const ferryi_cuda_call *c)
 {
@@ -234,11 +266,14 @@ template <int WARPS> struct Group {
 
 } // namespace
 
-/* Both element types of a floating kernel: body uses T. */
+/* The element types of a floating kernel (is_floating): body uses T. */
 #define FLOATING(dtype, ...)                                                                                           \
     do {                                                                                                               \
         if ((dtype) == FERRY_F32) {                                                                                    \
             using T = float;                                                                                           \
+            __VA_ARGS__;                                                                                               \
+        } else if ((dtype) == FERRY_BF16) {                                                                            \
+            using T = bf16;                                                                                            \
             __VA_ARGS__;                                                                                               \
         } else {                                                                                                       \
             using T = double;                                                                                          \

@@ -123,7 +123,7 @@ void ferryi_cuda_blas_close(ferryi_cuda_device *d);
 ferry_status ferryi_cuda_blas_stream_open(ferryi_cuda_stream *s);
 void ferryi_cuda_blas_stream_close(ferryi_cuda_stream *s);
 
-/* A row-major product c = alpha * op(a) * op(b) + beta * c of t, F32 or F64, for `count` matrices at equal distances.
+/* A row-major product c = alpha * op(a) * op(b) + beta * c of t, F32, F64 or BF16, for `count` matrices at equal distances.
  * op(a) is [m,k], op(b) [k,n], c [m,n]; lda, ldb, ldc: elements from row to row as they are stored. */
 typedef struct ferryi_cuda_gemm {
     ferry_dtype t;

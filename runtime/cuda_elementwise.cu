@@ -84,7 +84,7 @@ template <int FN> __device__ ferry_fn pick(ferry_fn fn)
 template <typename T, int FN> __global__ void unary(ferry_fn fn, T *y, const T *x, int64_t n)
 {
     for (int64_t i = blockIdx.x * int64_t{blockDim.x} + threadIdx.x; i < n; i += int64_t{gridDim.x} * blockDim.x) {
-        y[i] = scalar_unary(pick<FN>(fn), x[i]);
+        y[i] = scalar_unary(pick<FN>(fn), Wide<T>(x[i]));
     }
 }
 
@@ -93,7 +93,8 @@ __global__ void unary_grad(ferry_fn fn, bool accumulate, bool needs_x, bool need
                            const T *y, int64_t n)
 {
     for (int64_t i = blockIdx.x * int64_t{blockDim.x} + threadIdx.x; i < n; i += int64_t{gridDim.x} * blockDim.x) {
-        T g = scalar_unary_grad(pick<FN>(fn), dy[i], needs_x ? x[i] : T{0}, needs_y ? y[i] : T{0});
+        Wide<T> g = scalar_unary_grad(pick<FN>(fn), Wide<T>(dy[i]), needs_x ? Wide<T>(x[i]) : 0,
+                                      needs_y ? Wide<T>(y[i]) : 0);
         dx[i] = accumulate ? dx[i] + g : g;
     }
 }
@@ -124,7 +125,7 @@ __global__ void binary(ferry_fn fn, Dims<I> d, T *y, const T *a, const T *b)
     for (I i = blockIdx.x * blockDim.x + threadIdx.x; i < d.total; i += gridDim.x * blockDim.x) {
         I where[2];
         binary_at<I, W>(d, i, where);
-        y[i] = scalar_binary(pick<FN>(fn), a[offset_of(where[0])], b[offset_of(where[1])]);
+        y[i] = scalar_binary(pick<FN>(fn), Wide<T>(a[offset_of(where[0])]), Wide<T>(b[offset_of(where[1])]));
     }
 }
 
@@ -133,7 +134,7 @@ template <typename T, typename I> __global__ void compare(ferry_fn fn, Dims<I> d
     for (I i = blockIdx.x * blockDim.x + threadIdx.x; i < d.total; i += gridDim.x * blockDim.x) {
         I where[2];
         d.template at<2>(i, where);
-        y[i] = scalar_compare(fn, a[offset_of(where[0])], b[offset_of(where[1])]);
+        y[i] = scalar_compare(fn, Wide<T>(a[offset_of(where[0])]), Wide<T>(b[offset_of(where[1])]));
     }
 }
 
@@ -143,8 +144,9 @@ __global__ void binary_grad(ferry_fn fn, Dims<I> d, T *g, const T *dy, const T *
     for (I i = blockIdx.x * blockDim.x + threadIdx.x; i < d.total; i += gridDim.x * blockDim.x) {
         I where[2];
         binary_at<I, W>(d, i, where);
-        T x = a != nullptr ? a[offset_of(where[0])] : T{0}, y = b != nullptr ? b[offset_of(where[1])] : T{0};
-        g[i] = OF_B ? scalar_db(pick<FN>(fn), dy[i], x, y) : scalar_da(pick<FN>(fn), dy[i], x, y);
+        Wide<T> x = a != nullptr ? Wide<T>(a[offset_of(where[0])]) : 0, y = b != nullptr ? Wide<T>(b[offset_of(where[1])]) : 0;
+        Wide<T> out = dy[i];
+        g[i] = OF_B ? scalar_db(pick<FN>(fn), out, x, y) : scalar_da(pick<FN>(fn), out, x, y);
     }
 }
 
@@ -230,7 +232,7 @@ __global__ void dropout(T *y, const T *x, int64_t n, uint64_t least, double scal
         for (int j = 0; j < 4; j++) {
             int64_t i = 4 * q + j;
             if (i < n) {
-                T value = draw[j] >= least ? static_cast<T>(static_cast<double>(x[i]) * scale) : T{0};
+                Wide<T> value = draw[j] >= least ? static_cast<Wide<T>>(static_cast<double>(x[i]) * scale) : 0;
                 y[i] = accumulate ? y[i] + value : value;
             }
         }
@@ -258,7 +260,7 @@ int ferryi_cuda_unary(const ferryi_cuda_call *c, const ferry_kernel *k)
         return 0;
     }
     unsigned blocks = blocks_for(c, k->n, THREADS);
-    if (k->dtype != FERRY_F32 && k->dtype != FERRY_F64) {
+    if (!is_floating(k->dtype)) {
         unary_whole<<<blocks, THREADS, 0, stream_of(c)>>>(k->fn, k->dtype, k->arg[0], k->arg[1], k->n);
         return cudaGetLastError();
     }
@@ -303,7 +305,7 @@ int ferryi_cuda_binary(const ferryi_cuda_call *c, const ferry_kernel *k)
     if (!joined_walk(k, 2, &w)) {
         return 0;
     }
-    if (k->dtype != FERRY_F32 && k->dtype != FERRY_F64) {
+    if (!is_floating(k->dtype)) {
         Dims<int64_t> d = dims_of<int64_t>(w);
         bool is_unsigned = k->dtype == FERRY_U64 && ferryi_whole_differs_unsigned(k->fn);
         binary_whole<<<blocks_for(c, d.total, THREADS), THREADS, 0, stream_of(c)>>>(

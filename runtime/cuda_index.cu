@@ -207,7 +207,7 @@ __global__ void embedding_grad(Sorted sorted, T *table, const T *dy, int64_t row
             int64_t row = first_row + r, from = run[r], end = run[r + 1];
             if (from == end) {
                 for (int64_t j = threadIdx.y * COLUMNS + threadIdx.x; j < n && !accumulate; j += LINES * COLUMNS) {
-                    table[row * n + j] = 0;
+                    table[row * n + j] = T{0};
                 }
                 continue;
             }
@@ -234,7 +234,7 @@ __global__ void embedding_grad(Sorted sorted, T *table, const T *dy, int64_t row
 
 /* ---- SCATTER ---------------------------------------------------------------------------------------------------- */
 
-template <typename T> __device__ T merge(ferry_fn fn, T a, T b)
+template <typename W> __device__ W merge(ferry_fn fn, W a, W b)
 {
     switch (fn) {
     case FERRY_ADD:
@@ -266,9 +266,9 @@ __global__ void scatter(ferry_fn fn, Sorted sorted, T *y, const T *data, const T
     for (int64_t at = blockIdx.x * int64_t{blockDim.x} + threadIdx.x; at < rows * n;
          at += int64_t{gridDim.x} * blockDim.x) {
         int64_t row = at / n;
-        T value = data[at];
+        Wide<T> value = data[at];
         for (int64_t i = sorted.find(row); i < sorted.m && sorted.row[i] == row; i++) {
-            value = merge(fn, value, updates[sorted.position[i] * n + at % n]);
+            value = merge(fn, value, Wide<T>(updates[sorted.position[i] * n + at % n]));
         }
         y[at] = value;
     }
@@ -282,20 +282,20 @@ __global__ void scatter_grad(ferry_fn fn, Sorted sorted, T *ddata, T *dupdates, 
     for (int64_t at = blockIdx.x * int64_t{blockDim.x} + threadIdx.x; at < rows * n;
          at += int64_t{gridDim.x} * blockDim.x) {
         int64_t row = at / n, from = sorted.find(row), end = from;
-        T g = dy[at], sharing = 0;
+        Wide<T> g = dy[at], sharing = 0;
         bool extreme = fn == FERRY_MAX || fn == FERRY_MIN;
         if (extreme) {
-            sharing = static_cast<T>(data[at] == y[at]);
+            sharing = data[at] == y[at] ? 1 : 0;
         }
         for (; end < sorted.m && sorted.row[end] == row; end++) {
             if (extreme) {
-                sharing += static_cast<T>(updates[sorted.position[end] * n + at % n] == y[at]);
+                sharing += updates[sorted.position[end] * n + at % n] == y[at] ? 1 : 0;
             }
         }
         if (fn == FERRY_MUL) { /* y / factor, and where a factor is 0 the product of the others */
             for (int64_t skip = from - 1; skip < end; skip++) {
                 int64_t u = skip < from ? 0 : sorted.position[skip] * n + at % n;
-                T own = skip < from ? data[at] : updates[u];
+                Wide<T> own = skip < from ? data[at] : updates[u];
                 double others = own != 0      ? static_cast<double>(y[at]) / static_cast<double>(own)
                                 : skip < from ? 1
                                               : static_cast<double>(data[at]);
@@ -313,9 +313,9 @@ __global__ void scatter_grad(ferry_fn fn, Sorted sorted, T *ddata, T *dupdates, 
         }
         for (int64_t i = from; i < end && dupdates != nullptr; i++) {
             int64_t u = sorted.position[i] * n + at % n;
-            dupdates[u] = !extreme ? g : updates[u] == y[at] ? g / sharing : T{0};
+            dupdates[u] = !extreme ? g : updates[u] == y[at] ? g / sharing : Wide<T>{0};
         }
-        ddata[at] = extreme ? (data[at] == y[at] ? g / sharing : T{0}) : fn == FERRY_FN_NONE && end > from ? T{0} : g;
+        ddata[at] = extreme ? (data[at] == y[at] ? g / sharing : Wide<T>{0}) : fn == FERRY_FN_NONE && end > from ? Wide<T>{0} : g;
     }
 }
 

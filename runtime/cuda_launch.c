@@ -18,7 +18,7 @@ enum {
 
 static bool is_float(ferry_dtype t)
 {
-    return t == FERRY_F32 || t == FERRY_F64;
+    return t == FERRY_F32 || t == FERRY_F64 || t == FERRY_BF16;
 }
 
 static bool is_product(ferry_op op)
@@ -35,10 +35,10 @@ static ferry_status check_types(const ferry_kernel *k)
                (k->op == FERRY_OP_SCATTER && k->fn == FERRY_FN_NONE);
     bool whole =
         k->op == FERRY_OP_UNARY || k->op == FERRY_OP_BINARY || k->op == FERRY_OP_REDUCE || k->op == FERRY_OP_TOPK;
-    if (any || is_float(k->dtype) || (whole && k->dtype != FERRY_F16 && k->dtype != FERRY_BF16)) {
+    if (any || is_float(k->dtype) || (whole && k->dtype != FERRY_F16)) {
         return FERRY_OK;
     }
-    return ferryi_fail(FERRY_USAGE, "kernel %s: the cuda device does not compute in %s; use f32 or f64",
+    return ferryi_fail(FERRY_USAGE, "kernel %s: the cuda device does not compute in %s; use f32, f64 or bf16",
                        ferry_op_get(k->op)->name, ferry_dtype_name(k->dtype));
 }
 

@@ -18,12 +18,12 @@ template <typename T, typename I> __global__ void copy(Dims<I> d, T *y, const T 
     }
 }
 
-template <typename T, typename I> __global__ void copy_scaled(Dims<I> d, T *y, const T *x, T alpha, bool accumulate)
+template <typename T, typename I> __global__ void copy_scaled(Dims<I> d, T *y, const T *x, Wide<T> alpha, bool accumulate)
 {
     for (I i = blockIdx.x * blockDim.x + threadIdx.x; i < d.total; i += gridDim.x * blockDim.x) {
         I where[2];
         d.template at<2>(i, where);
-        T value = alpha * x[offset_of(where[1])];
+        Wide<T> value = alpha * x[offset_of(where[1])];
         T *to = y + offset_of(where[0]);
         *to = accumulate ? *to + value : value;
     }
@@ -104,7 +104,7 @@ template <typename T> void launch_scaled(const ferryi_cuda_call *c, const ferry_
 {
     T *y = out<T>(k, 0) + k->offset[0];
     const T *x = in<T>(k, 1) + k->offset[1];
-    T alpha = static_cast<T>(k->alpha);
+    Wide<T> alpha = static_cast<Wide<T>>(k->alpha);
     if (is_small(w)) {
         Dims<uint32_t> d = dims_of<uint32_t>(w);
         copy_scaled<T><<<blocks_for(c, d.total, THREADS), THREADS, 0, stream_of(c)>>>(d, y, x, alpha, k->accumulate);
@@ -138,7 +138,7 @@ template <typename T> void launch_where(const ferryi_cuda_call *c, const ferry_k
 
 /* ---- FILL and CAST ---------------------------------------------------------------------------------------------- */
 
-__device__ bool is_floating(ferry_dtype t)
+__device__ bool is_real(ferry_dtype t)
 {
     return t == FERRY_F32 || t == FERRY_F64 || t == FERRY_F16 || t == FERRY_BF16;
 }
@@ -184,7 +184,7 @@ __device__ void store_float(void *y, ferry_dtype t, int64_t i, double value)
 __global__ void cast(void *y, ferry_dtype to, const void *x, ferry_dtype from, int64_t n)
 {
     for (int64_t i = blockIdx.x * int64_t{blockDim.x} + threadIdx.x; i < n; i += int64_t{gridDim.x} * blockDim.x) {
-        if (is_floating(from)) {
+        if (is_real(from)) {
             store_float(y, to, i, load_float(x, from, i));
             continue;
         }
@@ -194,7 +194,7 @@ __global__ void cast(void *y, ferry_dtype to, const void *x, ferry_dtype from, i
         if (to == FERRY_F32) { /* rounded once: not by way of a double */
             static_cast<float *>(y)[i] =
                 is_unsigned ? static_cast<float>(static_cast<uint64_t>(value)) : static_cast<float>(value);
-        } else if (is_floating(to)) {
+        } else if (is_real(to)) {
             store_float(y, to, i,
                         is_unsigned ? static_cast<double>(static_cast<uint64_t>(value)) : static_cast<double>(value));
         } else {

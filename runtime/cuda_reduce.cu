@@ -228,8 +228,8 @@ template <typename T, typename R> void launch_reduce(const ferryi_cuda_call *c, 
 /* ---- LAYERNORM_DP ----------------------------------------------------------------------------------------------- */
 
 template <typename T>
-__global__ void layernorm_dp(Finish<T> dscale, Finish<T> dbias, double *partial, const T *dy, const T *x, const T *mean,
-                             const T *rstd, int64_t m, int64_t n, int64_t parts, int64_t each)
+__global__ void layernorm_dp(Finish<T> dscale, Finish<T> dbias, double *partial, const T *dy, const T *x, const Wide<T> *mean,
+                             const Wide<T> *rstd, int64_t m, int64_t n, int64_t parts, int64_t each)
 {
     __shared__ double line[2][LINES][COLUMNS];
     int64_t across = (n + COLUMNS - 1) / COLUMNS;
@@ -275,7 +275,7 @@ template <typename T> void launch_layernorm_dp(const ferryi_cuda_call *c, const 
     double *partial = static_cast<double *>(c->scratch);
     cudaStream_t s = stream_of(c);
     layernorm_dp<T><<<blocks_for(c, blocks * parts, 1), dim3(COLUMNS, LINES), 0, s>>>(
-        dscale, dbias, partial, in<T>(k, 2), in<T>(k, 3), in<T>(k, 4), in<T>(k, 5), k->m, k->n, parts,
+        dscale, dbias, partial, in<T>(k, 2), in<T>(k, 3), in<Wide<T>>(k, 4), in<Wide<T>>(k, 5), k->m, k->n, parts,
         (k->m + parts - 1) / parts);
     if (parts > 1) {
         unsigned joining = blocks_for(c, k->n, THREADS);
@@ -297,7 +297,7 @@ int ferryi_cuda_reduce(const ferryi_cuda_call *c, const ferry_kernel *k)
     if (!kept.more) {
         return 0;
     }
-    if (k->dtype != FERRY_F32 && k->dtype != FERRY_F64) {
+    if (!is_floating(k->dtype)) {
         Dims<int64_t> to = dims_of<int64_t>(kept), over = dims_of<int64_t>(reduced);
         reduce_whole<<<blocks_for(c, to.total, THREADS), THREADS, 0, stream_of(c)>>>(k->fn, k->dtype, k->accumulate, to,
                                                                                      over, k->arg[0], k->arg[1]);

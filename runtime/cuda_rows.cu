@@ -16,14 +16,15 @@ __device__ double exp_of(double x)
 }
 
 /* The largest of n elements that lie `step` apart. */
-template <typename T, typename G> __device__ T row_max(const T *x, int64_t n, int64_t step)
+template <typename T, typename G> __device__ Wide<T> row_max(const T *x, int64_t n, int64_t step)
 {
-    T top = -static_cast<T>(INFINITY);
+    using W = Wide<T>;
+    W top = -static_cast<W>(INFINITY);
     for (int64_t j = G::rank(); j < n; j += G::SIZE) {
-        T v = x[j * step];
+        W v = x[j * step];
         top = v > top ? v : top;
     }
-    return G::reduce(top, [](T a, T b) { return a > b ? a : b; });
+    return G::reduce(top, [](W a, W b) { return a > b ? a : b; });
 }
 
 /* ---- SOFTMAX ---------------------------------------------------------------------------------------------------- */
@@ -33,16 +34,14 @@ template <typename T, typename G> __global__ void softmax(T *y, const T *x, int6
     for (int64_t row = G::first(); row < m; row += G::step()) {
         const T *from = x + row * n;
         T *to = y + row * n;
-        T top = row_max<T, G>(from, n, 1);
+        Wide<T> top = row_max<T, G>(from, n, 1);
         double sum = 0;
-        for (int64_t j = G::rank(); j < n; j += G::SIZE) { /* a thread reads again only what it wrote itself */
-            T e = exp_of(from[j] - top);
-            to[j] = e;
-            sum += static_cast<double>(e);
-        }
-        T scale = static_cast<T>(1 / G::sum(sum));
         for (int64_t j = G::rank(); j < n; j += G::SIZE) {
-            to[j] *= scale;
+            sum += static_cast<double>(exp_of(Wide<T>(from[j]) - top));
+        }
+        Wide<T> scale = static_cast<Wide<T>>(1 / G::sum(sum));
+        for (int64_t j = G::rank(); j < n; j += G::SIZE) { /* y may be x: a thread writes where only it has read */
+            to[j] = exp_of(Wide<T>(from[j]) - top) * scale;
         }
     }
 }
@@ -64,7 +63,7 @@ template <typename T, typename G> __global__ void softmax_grad(T *dx, const T *d
 /* ---- LAYERNORM -------------------------------------------------------------------------------------------------- */
 
 template <typename T, typename G>
-__global__ void layernorm(T *y, T *mean_out, T *rstd_out, const T *x, const T *scale, const T *bias, int64_t m,
+__global__ void layernorm(T *y, Wide<T> *mean_out, Wide<T> *rstd_out, const T *x, const T *scale, const T *bias, int64_t m,
                           int64_t n, double eps)
 {
     for (int64_t row = G::first(); row < m; row += G::step()) {
@@ -85,15 +84,15 @@ __global__ void layernorm(T *y, T *mean_out, T *rstd_out, const T *x, const T *s
                                             (bias != nullptr ? static_cast<double>(bias[j]) : 0));
         }
         if (G::rank() == 0) {
-            mean_out[row] = static_cast<T>(mean);
-            rstd_out[row] = static_cast<T>(rstd);
+            mean_out[row] = static_cast<Wide<T>>(mean);
+            rstd_out[row] = static_cast<Wide<T>>(rstd);
         }
     }
 }
 
 /* With h = (x - mean) * rstd and g = dy * scale: dx = rstd * (g - mean(g) - h * mean(g * h)). */
 template <typename T, typename G>
-__global__ void layernorm_dx(T *dx, const T *dy, const T *x, const T *mean, const T *rstd, const T *scale, int64_t m,
+__global__ void layernorm_dx(T *dx, const T *dy, const T *x, const Wide<T> *mean, const Wide<T> *rstd, const T *scale, int64_t m,
                              int64_t n)
 {
     for (int64_t row = G::first(); row < m; row += G::step()) {
@@ -142,20 +141,20 @@ Labels labels_of(const ferry_kernel *k)
 /* Positions [from, from + count): their classes are k apart. losses[i] is the loss of position from + i, -1 where it is
  * ignored: no loss is below 0. */
 template <typename T, typename G>
-__global__ void xent_rows(Reporter r, Labels labels, T *lse, const T *logits, double *losses, int64_t from,
+__global__ void xent_rows(Reporter r, Labels labels, Wide<T> *lse, const T *logits, double *losses, int64_t from,
                           int64_t count, int64_t n, int64_t k)
 {
     for (int64_t i = G::first(); i < count; i += G::step()) {
         int64_t position = from + i;
         const T *x = logits + position / k * n * k + position % k;
-        T top = row_max<T, G>(x, n, k);
+        Wide<T> top = row_max<T, G>(x, n, k);
         double sum = 0;
         for (int64_t j = G::rank(); j < n; j += G::SIZE) {
-            sum += static_cast<double>(exp_of(x[j * k] - top));
+            sum += static_cast<double>(exp_of(Wide<T>(x[j * k]) - top));
         }
         double l = static_cast<double>(top) + log(G::sum(sum));
         if (G::rank() == 0) {
-            lse[position] = static_cast<T>(l);
+            lse[position] = static_cast<Wide<T>>(l);
             int64_t label = labels.label(r, position);
             double loss = label >= 0 ? l - static_cast<double>(x[label * k]) : -1;
             losses[i] = label >= 0 && loss < 0 ? 0 : loss; /* by rounding only; NaN stays */
@@ -197,31 +196,31 @@ template <typename T> int launch_xent(const ferryi_cuda_call *c, const ferry_ker
         if (count > 0) {
             GROUPED(k->n,
                     xent_rows<T, G><<<blocks_for(c, count, G::PER_BLOCK), G::BLOCK, 0, stream_of(c)>>>(
-                        reporter_of(c, k), labels_of(k), out<T>(k, 1), in<T>(k, 3), losses, from, count, k->n, k->k));
+                        reporter_of(c, k), labels_of(k), out<Wide<T>>(k, 1), in<T>(k, 3), losses, from, count, k->n, k->k));
         }
         xent_sum<<<1, Group<16>::BLOCK, 0, stream_of(c)>>>(total, losses, count, from == 0, from + count == positions,
-                                                           out<T>(k, 0), out<T>(k, 2));
+                                                           out<Wide<T>>(k, 0), out<Wide<T>>(k, 2));
         from += count;
     } while (from < positions);
     return cudaGetLastError();
 }
 
 template <typename T, typename G>
-__global__ void xent_grad(Reporter r, Labels labels, T *dlogits, const T *logits, const T *lse, const T *count,
-                          const T *dloss, int64_t positions, int64_t n, int64_t k)
+__global__ void xent_grad(Reporter r, Labels labels, T *dlogits, const T *logits, const Wide<T> *lse, const Wide<T> *count,
+                          const Wide<T> *dloss, int64_t positions, int64_t n, int64_t k)
 {
     double scale = (dloss != nullptr ? static_cast<double>(*dloss) : 1) / static_cast<double>(*count);
     for (int64_t i = G::first(); i < positions; i += G::step()) {
         int64_t first = i / k * n * k + i % k, label = labels.label(r, i);
         for (int64_t j = G::rank(); j < n; j += G::SIZE) {
-            T x = logits[first + j * k]; /* dlogits may be logits */
+            Wide<T> x = logits[first + j * k]; /* dlogits may be logits */
             T *to = dlogits + first + j * k;
             if (label < 0) {
-                *to = 0;
+                *to = T{0};
             } else if (j == label) {
                 *to = static_cast<T>(scale * (exp(static_cast<double>(x) - static_cast<double>(lse[i])) - 1));
             } else {
-                *to = static_cast<T>(scale) * exp_of(x - lse[i]);
+                *to = static_cast<Wide<T>>(scale) * exp_of(x - lse[i]);
             }
         }
     }
@@ -256,8 +255,9 @@ struct LoadFloat {
     ferry_dtype t;
     __device__ double operator()(const void *x, int64_t i) const
     {
-        return t == FERRY_F32 ? static_cast<double>(static_cast<const float *>(x)[i])
-                              : static_cast<const double *>(x)[i];
+        return t == FERRY_F32    ? static_cast<double>(static_cast<const float *>(x)[i])
+               : t == FERRY_BF16 ? static_cast<double>(static_cast<const bf16 *>(x)[i])
+                                 : static_cast<const double *>(x)[i];
     }
 };
 
@@ -344,7 +344,7 @@ int ferryi_cuda_softmax_grad(const ferryi_cuda_call *c, const ferry_kernel *k)
 int ferryi_cuda_layernorm(const ferryi_cuda_call *c, const ferry_kernel *k)
 {
     if (k->m > 0) {
-        ROWS(layernorm, k->m, out<T>(k, 0), out<T>(k, 1), out<T>(k, 2), in<T>(k, 3), in<T>(k, 4), in<T>(k, 5), k->m,
+        ROWS(layernorm, k->m, out<T>(k, 0), out<Wide<T>>(k, 1), out<Wide<T>>(k, 2), in<T>(k, 3), in<T>(k, 4), in<T>(k, 5), k->m,
              k->n, k->eps);
     }
     return cudaGetLastError();
@@ -353,7 +353,7 @@ int ferryi_cuda_layernorm(const ferryi_cuda_call *c, const ferry_kernel *k)
 int ferryi_cuda_layernorm_dx(const ferryi_cuda_call *c, const ferry_kernel *k)
 {
     if (k->m > 0 && k->n > 0) {
-        ROWS(layernorm_dx, k->m, out<T>(k, 0), in<T>(k, 1), in<T>(k, 2), in<T>(k, 3), in<T>(k, 4), in<T>(k, 5), k->m,
+        ROWS(layernorm_dx, k->m, out<T>(k, 0), in<T>(k, 1), in<T>(k, 2), in<Wide<T>>(k, 3), in<Wide<T>>(k, 4), in<T>(k, 5), k->m,
              k->n);
     }
     return cudaGetLastError();
@@ -361,14 +361,14 @@ int ferryi_cuda_layernorm_dx(const ferryi_cuda_call *c, const ferry_kernel *k)
 
 int ferryi_cuda_xent(const ferryi_cuda_call *c, const ferry_kernel *k)
 {
-    return k->dtype == FERRY_F32 ? launch_xent<float>(c, k) : launch_xent<double>(c, k);
+    FLOATING(k->dtype, return launch_xent<T>(c, k));
 }
 
 int ferryi_cuda_xent_grad(const ferryi_cuda_call *c, const ferry_kernel *k)
 {
     if (k->m * k->k > 0 && k->n > 0) {
-        ROWS(xent_grad, k->m * k->k, reporter_of(c, k), labels_of(k), out<T>(k, 0), in<T>(k, 1), in<T>(k, 2),
-             in<T>(k, 3), in<T>(k, 5), k->m * k->k, k->n, k->k);
+        ROWS(xent_grad, k->m * k->k, reporter_of(c, k), labels_of(k), out<T>(k, 0), in<T>(k, 1), in<Wide<T>>(k, 2),
+             in<Wide<T>>(k, 3), in<Wide<T>>(k, 5), k->m * k->k, k->n, k->k);
     }
     return cudaGetLastError();
 }
@@ -379,7 +379,7 @@ int ferryi_cuda_topk(const ferryi_cuda_call *c, const ferry_kernel *k)
         return 0;
     }
     cudaStream_t s = stream_of(c);
-    if (k->dtype == FERRY_F32 || k->dtype == FERRY_F64) {
+    if (is_floating(k->dtype)) {
         GROUPED(k->n, topk<LoadFloat, G><<<blocks_for(c, k->m, G::PER_BLOCK), G::BLOCK, 0, s>>>(
                           LoadFloat{k->dtype}, out<int64_t>(k, 0), k->arg[1], k->m, k->n, k->k, k->reverse));
     } else if (k->dtype == FERRY_U64) {

@@ -152,9 +152,9 @@ template <typename T> __global__ void maxpool(ferryi_window3 w, T *y, int64_t *i
     {
         int64_t o[3], plane = i / w.n_out, best_at = -1;
         split(w, i % w.n_out, &ferryi_axis::out, o);
-        T best = -static_cast<T>(INFINITY);
+        Wide<T> best = -static_cast<Wide<T>>(INFINITY);
         each_tap(w, o, [&](int64_t, int64_t at) {
-            T v = x[plane * w.n_in + at];
+            Wide<T> v = x[plane * w.n_in + at];
             if (best_at < 0 || v > best || v != v) {
                 best = v;
                 best_at = at;
@@ -184,9 +184,9 @@ __global__ void maxpool_grad(ferryi_window3 w, T *dx, const T *dy, const int64_t
     {
         int64_t at[3], plane = i / w.n_in;
         split(w, i % w.n_in, &ferryi_axis::in, at);
-        T sum = accumulate ? dx[i] : T{0};
+        Wide<T> sum = accumulate ? Wide<T>(dx[i]) : 0;
         each_window(w, at, [&](int64_t, int64_t place, const int64_t *) {
-            sum += index[plane * w.n_out + place] == i ? dy[plane * w.n_out + place] : T{0};
+            sum += index[plane * w.n_out + place] == i ? Wide<T>(dy[plane * w.n_out + place]) : 0;
         });
         dx[i] = sum;
     }
@@ -221,10 +221,10 @@ __global__ void avgpool_grad(ferryi_window3 w, T *dx, const T *dy, int64_t m, bo
     {
         int64_t at[3], plane = i / w.n_in;
         split(w, i % w.n_in, &ferryi_axis::in, at);
-        T sum = accumulate ? dx[i] : T{0};
+        Wide<T> sum = accumulate ? Wide<T>(dx[i]) : 0;
         each_window(w, at, [&](int64_t, int64_t place, const int64_t *o) {
             sum +=
-                static_cast<T>(static_cast<double>(dy[plane * w.n_out + place]) * pool_weight(w, mean, count_pad, o));
+                static_cast<Wide<T>>(static_cast<double>(dy[plane * w.n_out + place]) * pool_weight(w, mean, count_pad, o));
         });
         dx[i] = sum;
     }

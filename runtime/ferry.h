@@ -171,7 +171,7 @@ typedef struct ferry_window {
 typedef struct ferry_kernel {
     ferry_op op;
     ferry_fn fn;
-    ferry_dtype dtype;  /* of the arithmetic and of every floating argument */
+    ferry_dtype dtype;  /* of every floating argument, but for statistics in bf16 (ferry_ops.def), and of the arithmetic */
     ferry_dtype dtype2; /* CAST: of the output; EMBEDDING*, XENT*: of the ids and labels (i64 or i32) */
     bool trans_a, trans_b, accumulate;
     bool reverse;                           /* TOPK: the smallest */

@@ -95,9 +95,21 @@ static bool is_comparison(ferry_fn f)
     return f >= FERRY_EQUAL && f <= FERRY_OR;
 }
 
-static ferry_dtype arg_dtype(const ferry_kernel *c, int arg)
+/* Means, deviations, losses and what they are made of keep more bits than elements of 16 bits have. */
+static ferry_dtype statistic_dtype(const ferry_kernel *c)
+{
+    return c->dtype == FERRY_BF16 || c->dtype == FERRY_F16 ? FERRY_F32 : c->dtype;
+}
+
+ferry_dtype ferryi_kernel_arg_dtype(const ferry_kernel *c, int arg)
 {
     switch (c->op) {
+    case FERRY_OP_LAYERNORM:
+        return arg == 1 || arg == 2 ? statistic_dtype(c) : c->dtype;
+    case FERRY_OP_LAYERNORM_DX:
+        return arg == 3 || arg == 4 ? statistic_dtype(c) : c->dtype;
+    case FERRY_OP_LAYERNORM_DP:
+        return arg == 4 || arg == 5 ? statistic_dtype(c) : c->dtype;
     case FERRY_OP_BINARY:
         return arg == 0 && is_comparison(c->fn) ? FERRY_BOOL : c->dtype;
     case FERRY_OP_WHERE:
@@ -108,8 +120,9 @@ static ferry_dtype arg_dtype(const ferry_kernel *c, int arg)
     case FERRY_OP_EMBEDDING_GRAD:
         return arg == 2 ? c->dtype2 : c->dtype;
     case FERRY_OP_XENT:
+        return arg == 4 ? c->dtype2 : arg == 3 ? c->dtype : statistic_dtype(c);
     case FERRY_OP_XENT_GRAD:
-        return arg == 4 ? c->dtype2 : c->dtype;
+        return arg == 4 ? c->dtype2 : arg == 0 || arg == 1 ? c->dtype : statistic_dtype(c);
     case FERRY_OP_RAVEL:
     case FERRY_OP_TOPK:
         return arg == 0 ? FERRY_I64 : c->dtype;
@@ -132,7 +145,7 @@ int64_t ferryi_kernel_element_bytes(const ferry_kernel *c, int arg)
     if (info == NULL || arg < 0 || arg >= info->n_out + info->n_in) {
         return 0;
     }
-    return (int64_t)ferry_dtype_bytes(arg_dtype(c, arg));
+    return (int64_t)ferry_dtype_bytes(ferryi_kernel_arg_dtype(c, arg));
 }
 
 /* ---- extents ---------------------------------------------------------------------------------------------------- */
