@@ -7,7 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { OPT_DEVICE = 0x200, OPT_WARMUP, OPT_REPEATS };
+enum { OPT_DEVICE = 0x200, OPT_WARMUP, OPT_REPEATS, OPT_SAVE_DEVICE };
 
 static const struct argp_option OPTIONS[] = {
     {"device", OPT_DEVICE, "NAME", 0, "host (default), cuda:N, or model:FILE.yaml: a device described by numbers", 0},
@@ -15,6 +15,8 @@ static const struct argp_option OPTIONS[] = {
     {"overwrite", 'f', 0, 0, "overwrite a file that ferryc did not write", 0},
     {"warmup", OPT_WARMUP, "N", 0, "runs that are not counted (default 2)", 0},
     {"repeats", OPT_REPEATS, "N", 0, "runs of which the median is taken (default 7)", 0},
+    {"save-device", OPT_SAVE_DEVICE, "FILE", 0,
+     "also describe the measured device by numbers, for --device model:FILE on machines without it", 0},
     {"verbose", 'v', 0, 0, "print the table of layers", 0},
     {0},
 };
@@ -22,7 +24,8 @@ static const struct argp_option OPTIONS[] = {
 typedef struct Args {
     ModelArgs model;
     ProfileOptions options;
-    const char *output;
+    const char *output, *device_file;
+    DeviceModel *device;
     bool force, verbose;
 } Args;
 
@@ -45,6 +48,10 @@ static error_t parse(int key, char *arg, struct argp_state *state)
         break;
     case OPT_DEVICE:
         a->options.device = arg;
+        break;
+    case OPT_SAVE_DEVICE:
+        a->device_file = arg;
+        a->options.model = &a->device;
         break;
     case 'o':
         a->output = arg;
@@ -76,11 +83,22 @@ static error_t parse(int key, char *arg, struct argp_state *state)
     return 0;
 }
 
+/* Before minutes of measuring, not after. */
+static Status check_outputs(Diag *d, const Args *args)
+{
+    bool edited;
+    if (args->force)
+        return ST_OK;
+    TRY(owned_check(d, args->output, "#", &edited));
+    return args->device_file ? owned_check(d, args->device_file, "#", &edited) : ST_OK;
+}
+
 static Status profile(Diag *d, Arena *arena, const Args *args)
 {
     Model *model = NULL;
     Graph *graph = NULL;
     Profile *p = NULL;
+    TRY(check_outputs(d, args));
     Status status = graph_from_options(d, arena, &args->model.options, &model, &graph);
     if (status == ST_OK)
         status = graph_warn(d, graph);
@@ -88,6 +106,8 @@ static Status profile(Diag *d, Arena *arena, const Args *args)
         status = profile_make(d, arena, graph, &args->model.options, &args->options, &p);
     if (status == ST_OK)
         status = profile_write(d, p, args->output, args->force);
+    if (status == ST_OK && args->device_file)
+        status = device_model_write(d, args->device, args->device_file, args->force);
     if (status == ST_OK) {
         Text text = {0};
         if (args->verbose)

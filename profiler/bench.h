@@ -101,6 +101,10 @@ static inline int64_t bench_aligned(int64_t bytes)
 Status host_unit(Bench *b, const Unit *u, Timing timing[4]);
 /* input_load, loss_store and clip of the profile. */
 Status host_edges(Bench *b, Profile *p);
+/* The device of the bench as numbers, with these facts and the rates of the graph's precision. The pool has at least
+ * device_measure_bytes. ST_USAGE for a type without rates. */
+Status device_measure(Bench *b, const DeviceFacts *facts, DeviceModel *out);
+int64_t device_measure_bytes(bool on_gpu);
 /* Rates of the classes against each other, by running pairs at once. */
 Status host_contention(Bench *b, DeviceFacts *f);
 

@@ -1,4 +1,4 @@
-/* device_file.c - the reader of device files, schema ferryc/device/1 (schemas/device.md).
+/* device_file.c - the reader and the writer of device files, schema ferryc/device/1 (schemas/device.md).
  *
  * All rates are whole numbers in units that divide exactly: 10^6 bytes a second is one byte a microsecond, 10^9
  * operations a second one a nanosecond. */
@@ -10,6 +10,16 @@
 
 static const char *const precision_name[DEVICE_PRECISIONS] = {"fp32", "fp64", "bf16"};
 static const ferry_dtype precision_dtype[DEVICE_PRECISIONS] = {FERRY_F32, FERRY_F64, FERRY_BF16};
+
+PrecisionRates *device_precision(DeviceModel *m, ferry_dtype t)
+{
+    for (int i = 0; i < DEVICE_PRECISIONS; i++)
+        if (precision_dtype[i] == t) {
+            m->precision[i].dtype = t;
+            return &m->precision[i];
+        }
+    return NULL;
+}
 
 static Status read_rate(Diag *d, const YamlNode *map, const char *key, int64_t *out)
 {
@@ -154,5 +164,54 @@ Status device_model_read(Diag *d, Arena *a, const char *path, DeviceModel **out)
     TRY(file_read(d, path, 1 << 20, &text, &size));
     Status status = device_model_parse(d, a, path, (const char *)text, (size_t)size, out);
     base_free(text);
+    return status;
+}
+
+/* ---- writing
+ * ---------------------------------------------------------------------------------------------------------- */
+
+static void add_path(Text *to, const char *key, LinkPath p)
+{
+    text_add(to, "  %s: {latency_ns: %lld, mb_per_s: %lld}\n", key, (long long)p.latency_ns, (long long)p.mb_per_s);
+}
+
+void device_model_text(const DeviceModel *m, Text *to)
+{
+    text_add(to, "schema: " SCHEMA "\n");
+    facts_text(&m->facts, "", to);
+    text_add(to, "precision:\n");
+    for (int i = 0; i < DEVICE_PRECISIONS; i++) {
+        const PrecisionRates *r = &m->precision[i];
+        if (r->known)
+            text_add(to,
+                     "  %s: {product_gflop_per_s: %lld, vector_gflop_per_s: %lld, update_mparam_per_s: %lld}\n",
+                     precision_name[i], (long long)r->product_gflop_per_s, (long long)r->vector_gflop_per_s,
+                     (long long)r->update_mparam_per_s);
+    }
+    text_add(to, "efficiency_permille: {product: %lld, batched: %lld, elementwise: %lld}\n",
+             (long long)m->efficiency_permille[WORK_PRODUCT], (long long)m->efficiency_permille[WORK_BATCHED],
+             (long long)m->efficiency_permille[WORK_ELEMENTWISE]);
+    text_add(to, "launch_ns: %lld\n", (long long)m->launch_ns);
+    text_add(to, "memory_mb_per_s: %lld\n", (long long)m->memory_mb_per_s);
+    text_add(to, "link:\n");
+    add_path(to, "h2d", m->h2d);
+    add_path(to, "d2h", m->d2h);
+    add_path(to, "dha_read", m->dha_read);
+    add_path(to, "dha_write", m->dha_write);
+    text_add(to, "  dha_linear_passes: %lld\n", (long long)m->tiles.passes);
+    text_add(to, "  dha_tile_rows: %lld\n", (long long)m->tiles.tile_rows);
+    text_add(to, "  dha_write_overlap_permille: %lld\n", (long long)m->write_overlap_permille);
+    text_add(to, "cpu: {launch_ns: %lld, memory_mb_per_s: %lld}\n", (long long)m->cpu_launch_ns,
+             (long long)m->cpu_memory_mb_per_s);
+}
+
+Status device_model_write(Diag *d, const DeviceModel *m, const char *path, bool force)
+{
+    Text text = {0};
+    device_model_text(m, &text);
+    Status status =
+        text.failed ? diag_oom(d)
+                    : owned_write(d, path, "#", "device: measured, see schemas/device.md", text.at, text.size, force);
+    text_free(&text);
     return status;
 }

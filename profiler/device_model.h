@@ -49,6 +49,14 @@ struct DeviceModel {
     int64_t cpu_memory_mb_per_s;
 };
 
+/* The row of the type, NULL for a type without one. */
+PrecisionRates *device_precision(DeviceModel *m, ferry_dtype t);
+
+/* amount / ns as a rate of a device file: 1 to DEVICE_MAX_RATE. */
+int64_t device_rate(int64_t amount, int64_t ns);
+/* The path on which two sizes take these times. */
+LinkPath device_fit_path(int64_t small_bytes, int64_t small_ns, int64_t large_bytes, int64_t large_ns);
+
 /* The parts of a kernel's time, for tests and for the sum over a segment. */
 typedef struct KernelTime {
     int64_t kernel_ns; /* launch and the longer of arithmetic and traffic, everything in device memory */

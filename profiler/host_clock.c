@@ -18,6 +18,7 @@
 #include <unistd.h>
 
 #include "profiler/bench.h"
+#include "profiler/device_model.h"
 
 /* A measurement that was made, by the hash of a description of what was measured. */
 typedef struct Known {
@@ -556,6 +557,13 @@ static Status measure_all(Clock *c, char *pinned)
     TRY((c->bench.on_gpu ? gpu_facts : host_facts)(c, &c->profile->device));
     TRY(host_contention(&c->bench, &c->profile->device));
     bench_progress(&c->bench, "contention");
+    if (c->bench.options->model) {
+        DeviceModel *m = ARENA_NEW(c->arena, DeviceModel, 1);
+        if (!m)
+            return diag_oom(c->bench.diag);
+        TRY(device_measure(&c->bench, &c->profile->device, m));
+        *c->bench.options->model = m;
+    }
     if (c->bench.on_gpu)
         check_whole(c);
     return ST_OK;
@@ -567,7 +575,8 @@ static Status measure_on_bench(Diag *d, Clock *c, const ProfileOptions *options)
     enum { LEAST_HOST_BYTES = 64 << 10, LEAST_GPU_BYTES = 256 << 20 };
     Memory most;
     TRY(most_memory(c, &most));
-    int64_t least = strcmp(options->device, "host") == 0 ? LEAST_HOST_BYTES : LEAST_GPU_BYTES;
+    bool on_gpu = strcmp(options->device, "host") != 0;
+    int64_t least = options->model ? device_measure_bytes(on_gpu) : on_gpu ? LEAST_GPU_BYTES : LEAST_HOST_BYTES;
     int64_t pool_bytes = most.device_bytes > least ? most.device_bytes : least;
     void *pinned = NULL;
     Status status = bench_open(d, c->graph, options, pool_bytes, c->arena, &c->bench);

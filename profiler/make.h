@@ -51,6 +51,10 @@ void profile_text(const Profile *p, const char *model_path, Text *to);
 Status profile_parse(Diag *d, Arena *a, const char *name, const char *text, size_t size, Profile **out);
 Status device_model_parse(Diag *d, Arena *a, const char *name, const char *text, size_t size, DeviceModel **out);
 
+/* The keys of DeviceFacts with their values, each line behind `indent`. */
+void facts_text(const DeviceFacts *f, const char *indent, Text *to);
+void device_model_text(const DeviceModel *m, Text *to); /* below the header line; device_model_parse reads it */
+
 /* The keys of the link's classes in YAML, by LinkClass. */
 extern const char *const link_class_name[LINK_CLASS_COUNT];
 /* A map of maps of thousandths, 1 to 1000, all classes present. */

@@ -71,11 +71,14 @@ typedef struct Profile {
  * efficiency, memory and link rates and latencies, contention, CPU rates. */
 typedef struct DeviceModel DeviceModel;
 Status device_model_read(Diag *d, Arena *a, const char *path, DeviceModel **out);
+Status device_model_write(Diag *d, const DeviceModel *m, const char *path, bool force);
 
 typedef struct ProfileOptions {
     const char *device; /* "host", "cuda:N" or "model:FILE.yaml" */
     int warmup, repeats; /* measured devices: 2 and 7 by default */
     bool progress;       /* a bar on a terminal, lines otherwise, to stderr */
+    DeviceModel **model; /* not NULL: the measured device as numbers, in the arena, for device_model_write; in the rates of
+                            the graph's precision alone. ST_USAGE for a device that is not measured */
 } ProfileOptions;
 
 /* Measures (host, GPU) or computes (model) every quantity. Device memory for measuring stays within what one segment needs,

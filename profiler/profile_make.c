@@ -173,6 +173,11 @@ Status profile_make(Diag *d, Arena *a, const Graph *g, const ModelOptions *model
         diag_fail(d, ST_USAGE, "%d warm-up runs and %d repeats cannot be measured", options->warmup, options->repeats);
         return diag_hint(d, "at least one repeat is needed; 2 and 7 are usual");
     }
+    if (options->model) {
+        *options->model = NULL;
+        if (numbers)
+            return diag_fail(d, ST_USAGE, "'%s' is already a device described by numbers: only a measured one can be saved", device);
+    }
     DeviceModel *numbers_of = NULL;
     if (numbers)
         TRY(device_model_read(d, a, device + 6, &numbers_of));

@@ -80,19 +80,19 @@ static void add_model(Text *to, const Profile *p, const char *model_path)
     add_texts(to, "tie", o->n_tie, o->tie);
 }
 
-static void add_device(Text *to, const DeviceFacts *f)
+void facts_text(const DeviceFacts *f, const char *indent, Text *to)
 {
-    text_add(to, "device:\n");
-    add_key_text(to, "  name", f->name);
-    text_add(to, "  memory_bytes: %lld\n", (long long)f->memory_bytes);
-    text_add(to, "  host_memory_bytes: %lld\n", (long long)f->host_memory_bytes);
-    text_add(to, "  chunk_bytes: %lld\n", (long long)f->chunk_bytes);
-    text_add(to, "  alignment_bytes: %lld\n", (long long)f->alignment_bytes);
-    text_add(to, "  alloc_ns: %lld\n", (long long)f->alloc_ns);
-    text_add(to, "  # speed of each class in thousandths of its speed alone, while another one runs\n");
-    text_add(to, "  rate_permille:\n");
+    text_add(to, "%sname: ", indent);
+    text_add_quoted(to, f->name);
+    text_add(to, "\n%smemory_bytes: %lld\n", indent, (long long)f->memory_bytes);
+    text_add(to, "%shost_memory_bytes: %lld\n", indent, (long long)f->host_memory_bytes);
+    text_add(to, "%schunk_bytes: %lld\n", indent, (long long)f->chunk_bytes);
+    text_add(to, "%salignment_bytes: %lld\n", indent, (long long)f->alignment_bytes);
+    text_add(to, "%salloc_ns: %lld\n", indent, (long long)f->alloc_ns);
+    text_add(to, "%s# speed of each class in thousandths of its speed alone, while another one runs\n", indent);
+    text_add(to, "%srate_permille:\n", indent);
     for (int i = 0; i < LINK_CLASS_COUNT; i++) {
-        text_add(to, "    %s: {", link_class_name[i]);
+        text_add(to, "%s  %s: {", indent, link_class_name[i]);
         for (int k = 0; k < LINK_CLASS_COUNT; k++)
             text_add(to, "%s%s: %d", k ? ", " : "", link_class_name[k], f->rate_permille[i][k]);
         text_add(to, "}\n");
@@ -104,7 +104,8 @@ void profile_text(const Profile *p, const char *model_path, Text *to)
     text_add(to, "schema: " SCHEMA "\n");
     text_add(to, "tool: \"ferryc " FERRY_VERSION "\"\n");
     add_model(to, p, model_path);
-    add_device(to, &p->device);
+    text_add(to, "device:\n");
+    facts_text(&p->device, "  ", to);
     add_timing(to, "input_load", p->input_load);
     add_timing(to, "loss_store", p->loss_store);
     add_timing(to, "clip", p->clip);

@@ -230,16 +230,16 @@ static void precision_without_rates(void **state)
 static void shipped_devices(void **state)
 {
     (void)state;
-    static const char *const files[] = {FERRY_SOURCE_DIR "/examples/devices/h200-pcie5.yaml",
-                                        FERRY_SOURCE_DIR "/examples/devices/a100-pcie3.yaml"};
+    static const char *const files[] = {"h200-pcie5", "a100-pcie3", "a100-pcie4", "h100-pcie5", "rtx4090-pcie4", "v100-pcie3"};
+    enum { FILES = sizeof files / sizeof files[0], V100 = FILES - 1, BF16 = 2 };
     Arena *a = arena_open();
-    DeviceModel *m[2];
-    for (int i = 0; i < 2; i++) {
+    DeviceModel *m[FILES];
+    for (int i = 0; i < FILES; i++) {
         Diag d = {0};
-        if (device_model_read(&d, a, files[i], &m[i]) != ST_OK)
+        if (device_model_read(&d, a, arena_printf(a, FERRY_SOURCE_DIR "/examples/devices/%s.yaml", files[i]), &m[i]) != ST_OK)
             fail_msg("%s", d.message);
         for (int k = 0; k < DEVICE_PRECISIONS; k++)
-            assert_true(m[i]->precision[k].known);
+            assert_int_equal(m[i]->precision[k].known, i != V100 || k != BF16);
         assert_int_equal(m[i]->facts.chunk_bytes, 2 << 20);
         assert_int_equal(m[i]->facts.alignment_bytes, 256);
     }
@@ -271,6 +271,49 @@ static void shipped_devices(void **state)
     arena_close(a);
 }
 
+/* What is written reads back to the same text, of all shipped files. */
+static void written_again(void **state)
+{
+    (void)state;
+    static const char *const files[] = {"h200-pcie5", "v100-pcie3"};
+    Arena *a = arena_open();
+    for (size_t i = 0; i < sizeof files / sizeof files[0]; i++) {
+        Diag d = {0};
+        DeviceModel *m, *again;
+        Text one = {0}, two = {0};
+        assert_int_equal(
+            device_model_read(&d, a, arena_printf(a, FERRY_SOURCE_DIR "/examples/devices/%s.yaml", files[i]), &m), ST_OK);
+        device_model_text(m, &one);
+        if (device_model_parse(&d, a, "again", one.at, one.size, &again) != ST_OK)
+            fail_msg("%s", d.message);
+        device_model_text(again, &two);
+        assert_string_equal(one.at, two.at);
+        assert_memory_equal(&m->dha_write, &again->dha_write, sizeof m->dha_write);
+        assert_int_equal(m->write_overlap_permille, again->write_overlap_permille);
+        text_free(&one);
+        text_free(&two);
+    }
+    arena_close(a);
+}
+
+/* Two points of latency + bytes / rate give both back; times that no line fits stay in range. */
+static void fitted_path(void **state)
+{
+    (void)state;
+    LinkPath p = device_fit_path(65536, 4000 + 65536 / 50, 64 << 20, 4000 + (64 << 20) / 50);
+    assert_in_range(p.mb_per_s, 49990, 50010);
+    assert_in_range(p.latency_ns, 3990, 4010);
+    p = device_fit_path(65536, 5000, 1 << 20, 5000); /* as fast as can be said */
+    assert_in_range(p.mb_per_s, 1, DEVICE_MAX_RATE);
+    assert_in_range(p.latency_ns, 0, 5000);
+    p = device_fit_path(65536, 9000, 1 << 20, 5000);
+    assert_in_range(p.mb_per_s, 1, DEVICE_MAX_RATE);
+    p = device_fit_path(65536, 1, 1 << 20, 1000000); /* a line that meets 0 below no bytes */
+    assert_int_equal(p.latency_ns, 0);
+    assert_int_equal(device_rate(0, 5), 1);
+    assert_int_equal(device_rate(INT64_MAX, 0), DEVICE_MAX_RATE);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -286,6 +329,8 @@ int main(void)
         cmocka_unit_test(wrong_files),
         cmocka_unit_test(precision_without_rates),
         cmocka_unit_test(shipped_devices),
+        cmocka_unit_test(written_again),
+        cmocka_unit_test(fitted_path),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
