@@ -71,7 +71,7 @@ Status emit_map(Emitter *e)
                 " * single free range is stitched from several into one virtual range. */\n"
                 "static ferry_status map_device(schedule *s)\n{\n",
              size_print(size, layout->reserved_bytes));
-    text_add(t, "    TRY(ferry_pool_open(s->device, SCHEDULE_PEAK_BYTES, &s->pool));\n");
+    text_add(t, "    TRY(ferry_pool_open(s->device, SCHEDULE_POOL_BYTES, &s->pool));\n");
     int device = 0;
     for (int i = 0; i < s->n_buffer; i++) {
         if (s->buffer[i].pool != POOL_DEVICE)

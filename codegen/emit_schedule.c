@@ -83,7 +83,8 @@ Status emit_schedule_h(Emitter *e)
                 "    SCHEDULE_RANDOM_INIT = %d, /* 1: schedule_init draws the weights from SCHEDULE_SEED */\n};\n",
              g->n_input, g->n_param, e->plan->clip ? 1 : 0, e->options->random_init ? 1 : 0);
     text_add(t, "#define SCHEDULE_SEED UINT64_C(%" PRIu64 ")\n", e->options->seed);
-    text_add(t, "#define SCHEDULE_PEAK_BYTES INT64_C(%" PRId64 ") /* of the device pool */\n\n", e->plan->peak_bytes);
+    text_add(t, "#define SCHEDULE_POOL_BYTES INT64_C(%" PRId64 ") /* of the device pool */\n", e->plan->layout.reserved_bytes);
+    text_add(t, "#define SCHEDULE_PEAK_BYTES INT64_C(%" PRId64 ") /* with the kernels' scratch */\n\n", e->plan->peak_bytes);
     text_add(t, "typedef struct schedule schedule;\n\n/* One batch, copied by schedule_step before it returns. */\n"
                 "typedef struct schedule_inputs {\n");
     for (int i = 0; i < g->n_input; i++) {
@@ -112,7 +113,7 @@ Status emit_schedule_h(Emitter *e)
              "ferry_status schedule_save(schedule *s, const char *dir);\n"
              "ferry_status schedule_load(schedule *s, const char *dir);\n"
              "int64_t schedule_steps(const schedule *s);        /* steps enqueued so far, those before a load included */\n"
-             "int64_t schedule_device_bytes(const schedule *s); /* the most that the device pool held */\n"
+             "int64_t schedule_device_bytes(const schedule *s); /* device memory held at most: pool and scratch */\n"
              "/* The parameters in host memory (SCHEDULE_PARAMS of them), named as in the model; read them after a sync. */\n"
              "const ferry_tensor *schedule_params(const schedule *s);\n"
              "/* Name, type and shape of each input, in the order of schedule_inputs. */\n"
@@ -700,7 +701,7 @@ static const char API[] =
     "}\n\n"
     "int64_t schedule_device_bytes(const schedule *s)\n"
     "{\n"
-    "    return ferry_device_peak_bytes(s->device);\n"
+    "    return ferry_device_peak_bytes(s->device) + ferry_device_scratch_bytes(s->device);\n"
     "}\n\n"
     "const ferry_tensor *schedule_params(const schedule *s)\n"
     "{\n"

@@ -161,6 +161,12 @@ Status memory_profile(Diag *d, Arena *a, const StepList *s, int64_t **live)
     return ST_OK;
 }
 
+int64_t memory_peak_bytes(const Layout *l, const DeviceFacts *f)
+{
+    int64_t peak;
+    return add_overflows_i64(l->reserved_bytes, f->scratch_bytes, &peak) ? INT64_MAX : peak;
+}
+
 int64_t memory_host_bytes(const StepList *s)
 {
     int64_t sum = 0;

@@ -98,7 +98,7 @@ static Status evaluate(Diag *d, Arena *a, Arena *scratch, const Graph *g, const 
     for (int i = 0; i < 3; i++)
         if (busy[i] > plan->resource_bound_ns)
             plan->resource_bound_ns = busy[i];
-    plan->peak_bytes = layout.reserved_bytes;
+    plan->peak_bytes = memory_peak_bytes(&layout, &p->device);
     plan->host_bytes = memory_host_bytes(s);
     plan->milp_ns = -1;
     return bound_make(d, g, p, plan->clip, &plan->bound_ns);
@@ -128,7 +128,7 @@ Status plan_size(Diag *d, const Graph *g, const Profile *p, const Plan *plan, in
     if (st == ST_OK)
         st = memory_plan(d, scratch, s, &p->device, &layout, &live);
     if (st == ST_OK) {
-        *peak_bytes = layout.reserved_bytes;
+        *peak_bytes = memory_peak_bytes(&layout, &p->device);
         *host_bytes = memory_host_bytes(s);
     }
     arena_close(scratch);

@@ -36,7 +36,7 @@ void plan_print_table(const Graph *g, const Plan *plan, Text *to)
              time_print(c, plan->bound_ns));
     text_add(to, "busy        compute %s, loads %s, stores %s, updates %s\n", time_print(a, plan->compute_ns),
              time_print(b, plan->h2d_ns), time_print(c, plan->d2h_ns), time_print(e, plan->update_ns));
-    text_add(to, "GPU memory  %s reserved, %s live at once, budget %s\n", size_print(a, plan->peak_bytes),
+    text_add(to, "GPU memory  %s, %s live at once, budget %s\n", size_print(a, plan->peak_bytes),
              size_print(b, plan->live_bytes), size_print(c, plan->budget_bytes));
     text_add(to, "host        %s pinned, budget %s\n", size_print(a, plan->host_bytes),
              size_print(b, plan->host_budget_bytes));

@@ -178,6 +178,8 @@ Status simulate(Diag *d, Arena *a, const StepList *s, const DeviceFacts *f, bool
  * steps, the sum of the buffers that may hold data then by the orderings (its first write may have happened, its last use may
  * not be over), each rounded up to the alignment. */
 Status memory_plan(Diag *d, Arena *a, const StepList *s, const DeviceFacts *f, Layout *out, int64_t *live_bytes);
+/* Device memory that a plan takes: its pool and the kernels' scratch. Saturates. */
+int64_t memory_peak_bytes(const Layout *l, const DeviceFacts *f);
 int64_t memory_host_bytes(const StepList *s); /* pinned: all host buffers */
 /* Bytes of device buffers, by kind, that may be live at each step, for reports: (*live)[kind * n_step + step] with
  * BUFFER_KIND_COUNT kinds. Arena memory. */

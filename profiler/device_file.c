@@ -47,6 +47,7 @@ static Status read_facts(Diag *d, Arena *a, const YamlNode *root, DeviceFacts *f
     TRY(yaml_get_int(d, root, "chunk_bytes", 1, PROFILE_MAX_BYTES, &f->chunk_bytes));
     TRY(yaml_get_int(d, root, "alignment_bytes", 1, PROFILE_MAX_BYTES, &f->alignment_bytes));
     TRY(facts_check(d, root, f));
+    TRY(read_optional(d, root, "scratch_bytes", 0, PROFILE_MAX_BYTES, 0, &f->scratch_bytes));
     TRY(yaml_get_int(d, root, "alloc_ns", 0, PROFILE_MAX_NS, &f->alloc_ns));
     return rates_read(d, root, "rate_permille", f->rate_permille);
 }
@@ -127,6 +128,7 @@ Status device_model_parse(Diag *d, Arena *a, const char *name, const char *text,
                                        "chunk_bytes",
                                        "alloc_ns",
                                        "alignment_bytes",
+                                       "scratch_bytes",
                                        "precision",
                                        "memory_mb_per_s",
                                        "launch_ns",

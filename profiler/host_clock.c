@@ -420,7 +420,7 @@ static Status host_facts(Clock *c, DeviceFacts *f)
     return ST_OK;
 }
 
-/* Device memory: what is left beside the context, the libraries and the kernels' scratch, all of which exist by now.
+/* Device memory: what is left beside the context and the libraries, all of which exist by now, as the kernels' scratch does.
  * Host memory: seven eighths can be pinned; the rest is for the process itself and its neighbours. */
 static Status gpu_facts(Clock *c, DeviceFacts *f)
 {
@@ -433,7 +433,8 @@ static Status gpu_facts(Clock *c, DeviceFacts *f)
     if (!(f->name = arena_strdup(c->arena, name)))
         return diag_oom(b->diag);
     f->chunk_bytes = ferry_device_chunk_bytes(b->device);
-    f->memory_bytes = (left + ferry_pool_bytes(b->pool)) / f->chunk_bytes * f->chunk_bytes;
+    f->scratch_bytes = ferry_device_scratch_bytes(b->device);
+    f->memory_bytes = (left + ferry_pool_bytes(b->pool) + f->scratch_bytes) / f->chunk_bytes * f->chunk_bytes;
     f->host_memory_bytes = bytes / 8 * 7 / page * page;
     f->alignment_bytes = BENCH_ALIGNMENT;
     f->alloc_ns = 2000; /* a hit in a caching allocator; the backend has none to measure */

@@ -46,6 +46,7 @@ typedef struct DeviceFacts {
     int64_t host_memory_bytes;  /* the default of --host-budget */
     int64_t chunk_bytes;        /* unit of physical memory and of stitching */
     int64_t alignment_bytes;    /* of buffers inside chunks */
+    int64_t scratch_bytes;      /* device memory that kernels work in, beside the pool; a plan's peak holds it. 0 on the host */
     int64_t alloc_ns;           /* one allocation by a caching allocator, for deepspeed-like */
     /* rate_permille[a][b]: speed of class a, in thousandths of its speed alone, while class b runs as well. */
     int rate_permille[LINK_CLASS_COUNT][LINK_CLASS_COUNT];

@@ -88,6 +88,8 @@ void facts_text(const DeviceFacts *f, const char *indent, Text *to)
     text_add(to, "%shost_memory_bytes: %lld\n", indent, (long long)f->host_memory_bytes);
     text_add(to, "%schunk_bytes: %lld\n", indent, (long long)f->chunk_bytes);
     text_add(to, "%salignment_bytes: %lld\n", indent, (long long)f->alignment_bytes);
+    if (f->scratch_bytes > 0)
+        text_add(to, "%sscratch_bytes: %lld\n", indent, (long long)f->scratch_bytes);
     text_add(to, "%salloc_ns: %lld\n", indent, (long long)f->alloc_ns);
     text_add(to, "%s# speed of each class in thousandths of its speed alone, while another one runs\n", indent);
     text_add(to, "%srate_permille:\n", indent);
@@ -315,8 +317,8 @@ Status facts_check(Diag *d, const YamlNode *map, const DeviceFacts *f)
 static Status read_device(Diag *d, Arena *a, const YamlNode *root, DeviceFacts *f)
 {
     static const char *const keys[] = {
-        "name", "memory_bytes", "host_memory_bytes", "chunk_bytes", "alignment_bytes", "alloc_ns", "rate_permille",
-        NULL};
+        "name",          "memory_bytes", "host_memory_bytes", "chunk_bytes", "alignment_bytes",
+        "scratch_bytes", "alloc_ns",     "rate_permille",     NULL};
     YamlNode *map;
     TRY(yaml_get(d, root, "device", YAML_MAP, &map));
     TRY(yaml_only_keys(d, map, keys));
@@ -326,6 +328,8 @@ static Status read_device(Diag *d, Arena *a, const YamlNode *root, DeviceFacts *
     TRY(read_bytes(d, map, "chunk_bytes", 1, &f->chunk_bytes));
     TRY(read_bytes(d, map, "alignment_bytes", 1, &f->alignment_bytes));
     TRY(facts_check(d, map, f));
+    if (yaml_find(map, "scratch_bytes"))
+        TRY(read_bytes(d, map, "scratch_bytes", 0, &f->scratch_bytes));
     TRY(yaml_get_int(d, map, "alloc_ns", 0, PROFILE_MAX_NS, &f->alloc_ns));
     return rates_read(d, map, "rate_permille", f->rate_permille);
 }

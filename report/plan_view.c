@@ -109,9 +109,10 @@ Status plan_restate(Diag *d, const StepList *s, const Profile *p, Plan *plan)
         if (with.period_ns != plan->iteration_ns)
             diag_warn(d, "%s says %s a step, its choices take %s: the file was edited", path,
                       time_print(said, plan->iteration_ns), time_print(is, with.period_ns));
-        if (plan->layout.reserved_bytes != plan->peak_bytes)
-            diag_warn(d, "%s says a peak of %s, its layout reserves %s: the file was edited", path,
-                      size_print(said, plan->peak_bytes), size_print(is, plan->layout.reserved_bytes));
+        int64_t peak = memory_peak_bytes(&plan->layout, &p->device);
+        if (peak != plan->peak_bytes)
+            diag_warn(d, "%s says a peak of %s, its layout and the kernels' scratch are %s: the file was edited", path,
+                      size_print(said, plan->peak_bytes), size_print(is, peak));
         plan->iteration_ns = with.period_ns;
         plan->compute_ns = without.busy_ns[STREAM_COMPUTE];
         plan->h2d_ns = without.busy_ns[STREAM_LOAD];
@@ -121,7 +122,7 @@ Status plan_restate(Diag *d, const StepList *s, const Profile *p, Plan *plan)
         plan->resource_bound_ns = 0;
         for (int i = 0; i < 4; i++)
             plan->resource_bound_ns = busy[i] > plan->resource_bound_ns ? busy[i] : plan->resource_bound_ns;
-        plan->peak_bytes = plan->layout.reserved_bytes;
+        plan->peak_bytes = peak;
         plan->live_bytes = live;
         plan->host_bytes = memory_host_bytes(s);
     }

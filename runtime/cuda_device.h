@@ -69,7 +69,7 @@ typedef struct ferryi_cuda_stream {
     ferry_stream *worker; /* an UPDATE stream: a CPU thread, as on the host */
     void *blas;           /* cublasHandle_t, made with the stream or at its first product */
     void *workspace;      /* of cuBLAS */
-    void *scratch;        /* see cuda_launch.c; made at the first kernel */
+    void *scratch;        /* see cuda_launch.c; made with the stream or at its first kernel */
     cudaStream_t side;    /* moves what a product reads or writes by DHA; cuda_dha.c */
     cudaEvent_t ready[4], used[4];
 } ferryi_cuda_stream;

@@ -152,6 +152,9 @@ ferry_status ferryi_cuda_stream_open(ferry_device *device, ferry_stream_kind kin
         status =
             ferryi_cuda_check(device, cudaStreamCreateWithFlags(&s->stream, cudaStreamNonBlocking), "making a stream");
         if (status == FERRY_OK && kind == FERRY_STREAM_COMPUTE) {
+            status = ferryi_cuda_scratch_alloc(device, CUDA_SCRATCH_BYTES, &s->scratch);
+        }
+        if (status == FERRY_OK && kind == FERRY_STREAM_COMPUTE) {
             status = ferryi_cuda_blas_stream_open(s);
         }
     }

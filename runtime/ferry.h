@@ -110,8 +110,8 @@ void *ferry_pool_at(ferry_pool *p, int64_t offset_bytes);
 ferry_status ferry_pool_stitch(ferry_pool *p, const ferry_piece *pieces, int count, void **out);
 int64_t ferry_pool_bytes(const ferry_pool *p);           /* physical bytes that the pool holds */
 int64_t ferry_device_peak_bytes(const ferry_device *d);  /* most bytes that the device's pools held at once */
-/* Device memory that the backend holds beside the pools: a fixed scratch for each stream with kernels, made with its
- * first kernel, and the workspace of its matrix library. 0 on the host. The driver's own context is not in it. */
+/* Device memory that the backend holds beside the pools: a fixed scratch for each stream with kernels (made with
+ * a COMPUTE stream, else with the first kernel), and the workspace of its matrix library. 0 on the host. The driver's own context is not in it. */
 int64_t ferry_device_scratch_bytes(const ferry_device *d);
 
 /* Copies, enqueued. h2d on a LOAD stream, d2h on a STORE stream, both also on a COMPUTE stream. The host side lies in memory

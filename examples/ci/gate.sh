@@ -10,7 +10,7 @@ model=../gpt2/gpt2.onnx
 device=../devices/a100-pcie3.yaml
 mkdir -p plan
 ferryc profile "$model" --dim batch=8 --dim seq=64 --loss cross_entropy --device "model:$device" -o plan/profile.yaml
-ferryc plan plan/profile.yaml -o plan/plan.yaml --mem-budget 64M
+ferryc plan plan/profile.yaml -o plan/plan.yaml --mem-budget 160M
 if [ "${1:-}" = --accept ]; then
     cp plan/plan.yaml baseline.yaml
     exit

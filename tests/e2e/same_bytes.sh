@@ -7,7 +7,7 @@ for round in one two; do
     mkdir $round
     cd $round
     quiet ferryc profile ../ts.onnx --loss cross_entropy --dim batch=4 --dim seq=32 --device model:../device.yaml
-    quiet ferryc plan --mem-budget 64M
+    quiet ferryc plan --mem-budget 160M
     quiet ferryc emit
     cd ..
 done

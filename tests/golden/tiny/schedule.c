@@ -1,4 +1,4 @@
-// ferryc 0.1.0 a7ca5cc9f20231376323252db482b365 schedule
+// ferryc 0.1.0 9ca4853fd7c197bc196c455ad4bd473a schedule
 /* The training schedule of m.onnx. Change the plan, not this file.
  * go-memferry, budget 1.00 GiB, peak 4.00 KiB of device memory, 3.11 KiB pinned on the host.
  * One step: 29.0 us predicted (compute 21.4 us, H2D 12.4 us, D2H 12.4 us, update 11.1 us), 3.00% above the proven bound.
@@ -169,7 +169,7 @@ static ferry_status constant(schedule *s, ferry_weights *file, const char *name,
  * single free range is stitched from several into one virtual range. */
 static ferry_status map_device(schedule *s)
 {
-    TRY(ferry_pool_open(s->device, SCHEDULE_PEAK_BYTES, &s->pool));
+    TRY(ferry_pool_open(s->device, SCHEDULE_POOL_BYTES, &s->pool));
     s->input.ids = ferry_pool_at(s->pool, 1280); /* 32 B */
     s->input.target = ferry_pool_at(s->pool, 1024); /* 128 B */
     s->act.e = ferry_pool_at(s->pool, 896); /* 128 B */
@@ -674,7 +674,7 @@ int64_t schedule_steps(const schedule *s)
 
 int64_t schedule_device_bytes(const schedule *s)
 {
-    return ferry_device_peak_bytes(s->device);
+    return ferry_device_peak_bytes(s->device) + ferry_device_scratch_bytes(s->device);
 }
 
 const ferry_tensor *schedule_params(const schedule *s)

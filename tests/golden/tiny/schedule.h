@@ -1,4 +1,4 @@
-// ferryc 0.1.0 c6bcebb0d66dfcb70a941a66ce304679 schedule
+// ferryc 0.1.0 0d30d67bc0913d5211b88ebf92a6aeb2 schedule
 /* A training schedule; see schedule.c for what it does. Change the plan, not this file.
  * go-memferry, budget 1.00 GiB, peak 4.00 KiB of device memory, 3.11 KiB pinned on the host.
  * One step: 29.0 us predicted (compute 21.4 us, H2D 12.4 us, D2H 12.4 us, update 11.1 us), 3.00% above the proven bound.
@@ -19,7 +19,8 @@ enum {
     SCHEDULE_RANDOM_INIT = 0, /* 1: schedule_init draws the weights from SCHEDULE_SEED */
 };
 #define SCHEDULE_SEED UINT64_C(0)
-#define SCHEDULE_PEAK_BYTES INT64_C(4096) /* of the device pool */
+#define SCHEDULE_POOL_BYTES INT64_C(4096) /* of the device pool */
+#define SCHEDULE_PEAK_BYTES INT64_C(4096) /* with the kernels' scratch */
 
 typedef struct schedule schedule;
 
@@ -54,7 +55,7 @@ schedule_result schedule_last(const schedule *s);
 ferry_status schedule_save(schedule *s, const char *dir);
 ferry_status schedule_load(schedule *s, const char *dir);
 int64_t schedule_steps(const schedule *s);        /* steps enqueued so far, those before a load included */
-int64_t schedule_device_bytes(const schedule *s); /* the most that the device pool held */
+int64_t schedule_device_bytes(const schedule *s); /* device memory held at most: pool and scratch */
 /* The parameters in host memory (SCHEDULE_PARAMS of them), named as in the model; read them after a sync. */
 const ferry_tensor *schedule_params(const schedule *s);
 /* Name, type and shape of each input, in the order of schedule_inputs. */

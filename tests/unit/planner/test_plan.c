@@ -264,6 +264,27 @@ static void least_budget_works(void **state)
     }
 }
 
+/* The kernels' scratch is device memory like any other: each plan takes it, and the budget has to hold it. */
+static void scratch_counts(void **state)
+{
+    (void)state;
+    enum { SCRATCH = 10 << 20 };
+    World *w = world_open(1, 1);
+    Plan *without = make(w, options("memferry"));
+    w->p->device.scratch_bytes = SCRATCH;
+    PlanOptions o = options("memferry");
+    Plan *with = make(w, o);
+    assert_int_equal(with->peak_bytes, without->peak_bytes + SCRATCH);
+    assert_int_equal(with->layout.reserved_bytes, without->layout.reserved_bytes);
+    assert_int_equal(with->live_bytes, without->live_bytes);
+    Diag d;
+    o.mem_budget_bytes = SCRATCH;
+    assert_int_equal(make_fails(w, o, &d), ST_NO_FIT);
+    o.mem_budget_bytes = pasted(d.message);
+    assert_true(make(w, o)->peak_bytes >= SCRATCH + w->p->device.chunk_bytes);
+    world_close(w);
+}
+
 static void least_host_budget_works(void **state)
 {
     (void)state;
@@ -537,6 +558,7 @@ int main(void)
         cmocka_unit_test(rules_pin_modes),
         cmocka_unit_test(plans_verify),
         cmocka_unit_test(least_budget_works),
+        cmocka_unit_test(scratch_counts),
         cmocka_unit_test(least_host_budget_works),
         cmocka_unit_test(more_budget_is_never_slower),
         cmocka_unit_test(yaml_round_trip),

@@ -79,6 +79,7 @@ static void units_and_edges(void **state)
     assert_int_equal(p->device.memory_bytes, 1000000);
     assert_int_equal(p->device.host_memory_bytes, 2000000);
     assert_int_equal(p->device.alloc_ns, 9);
+    assert_int_equal(p->device.scratch_bytes, 0);
     assert_int_equal(p->device.rate_permille[LINK_H2D][LINK_DHA_READ], 90);
     assert_int_equal(p->device.rate_permille[LINK_DHA_READ][LINK_H2D], 910);
     assert_int_equal(p->device.rate_permille[LINK_UPDATE][LINK_D2H], 830);
@@ -193,6 +194,7 @@ static void wrong_files(void **state)
     (void)state;
     refused("device/1", "device/2", "dev.yaml:1:", "schema");
     refused("alloc_ns: 9", "alloc_ns: -9", "dev.yaml:7:", "alloc_ns");
+    refused("alloc_ns: 9", "alloc_ns: 9\nscratch_bytes: -1", "dev.yaml:8:", "scratch_bytes");
     refused("alloc_ns: 9", "alloc_us: 9", "dev.yaml:7:", "unknown key");
     refused("chunk_bytes: 4096", "chunk_bytes: 100", "dev.yaml:5:", "multiple");
     refused("alignment_bytes: 64", "alignment_bytes: 48", "dev.yaml:6:", "power of two");
@@ -241,6 +243,7 @@ static void shipped_devices(void **state)
         for (int k = 0; k < DEVICE_PRECISIONS; k++)
             assert_int_equal(m[i]->precision[k].known, i != V100 || k != BF16);
         assert_int_equal(m[i]->facts.chunk_bytes, 2 << 20);
+        assert_int_equal(m[i]->facts.scratch_bytes, 96 << 20);
         assert_int_equal(m[i]->facts.alignment_bytes, 256);
     }
     /* Products of 4096 rows, k and 4096 columns. In fp32 with k = 1024: 0.70 ms in device memory, the weights by DHA

@@ -24,6 +24,7 @@ static Profile *full_profile(Arena *a, const char *model_path)
                                 .tie = tie,
                                 .precision = FERRY_F64};
     p->layer[0].fp[ON_HOST].spread_ns = 77;
+    p->device.scratch_bytes = 77;
     p->layer[1].name = "back\\slash: \"quoted\" \xc3\xa9 # no comment";
     return p;
 }
@@ -113,6 +114,7 @@ static void round_trip(void **state)
     assert_string_equal(q->options.tie[0], "wte=lm_head^T");
     assert_int_equal(q->options.precision, FERRY_F64);
     assert_int_equal(q->device.chunk_bytes, 4096);
+    assert_int_equal(q->device.scratch_bytes, 77);
     assert_memory_equal(q->device.rate_permille, p->device.rate_permille, sizeof p->device.rate_permille);
     test_folder_remove(a, folder);
     arena_close(a);
