@@ -35,6 +35,9 @@ Status grad_unary(Autodiff *a, const Node *n)
     case FERRY_ATANH:
     case FERRY_SOFTPLUS:
     case FERRY_SQUARE:
+    case FERRY_GELU:
+    case FERRY_GELU_TANH:
+    case FERRY_SILU:
         use_x = true;
         break;
     case FERRY_FLOOR:

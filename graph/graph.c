@@ -1,7 +1,7 @@
 /* graph.c - the graph's containers and the list of passes. */
 #include <string.h>
 
-#include "graph/lower.h"
+#include "graph/fuse.h"
 
 /* ---- containers -------------------------------------------------------------------------------------------------- */
 
@@ -162,7 +162,8 @@ void graph_close(Graph *g)
 
 /* ---- the list of passes ------------------------------------------------------------------------------------------ */
 
-static const char *const dump_names[] = {"import", "bind", "infer", "lower", "tie", "autodiff", "layers", "liveness"};
+static const char *const dump_names[] = {"import", "bind", "infer", "lower", "tie", "fuse",
+                                         "autodiff", "layers", "liveness"};
 
 static Status dump_check(Diag *d, const ModelOptions *o)
 {
@@ -172,7 +173,7 @@ static Status dump_check(Diag *d, const ModelOptions *o)
         if (strcmp(o->dump_after, dump_names[i]) == 0)
             return ST_OK;
     diag_fail(d, ST_USAGE, "--dump: there is no pass '%s'", o->dump_after);
-    return diag_hint(d, "passes: import, bind, infer, lower, tie, autodiff, layers, liveness");
+    return diag_hint(d, "passes: import, bind, infer, lower, tie, fuse, autodiff, layers, liveness");
 }
 
 static Status dump_text(Diag *d, Text *t)
@@ -206,12 +207,24 @@ static Status after(Diag *d, const ModelOptions *o, const Graph *g, const char *
     return dump_text(d, &t);
 }
 
+static Status fuse(Diag *d, const ModelOptions *options, Graph *g)
+{
+    TRY(graph_prune(d, g));
+    if (options->composed)
+        return ST_OK;
+    TRY(graph_fuse_activations(d, g));
+    TRY(graph_fuse_norms(d, g));
+    TRY(graph_prune(d, g));
+    return after(d, options, g, "fuse");
+}
+
 static Status run_passes(Diag *d, const ModelOptions *options, Graph *g)
 {
     TRY(after(d, options, g, "lower"));
     TRY(graph_tie(d, g, options));
     TRY(after(d, options, g, "tie"));
     TRY(graph_loss(d, g, options));
+    TRY(fuse(d, options, g));
     TRY(graph_autodiff(d, g));
     TRY(after(d, options, g, "autodiff"));
     TRY(graph_layers(d, g));
@@ -239,7 +252,7 @@ Status graph_build(Diag *d, Arena *a, const Model *m, const ModelOptions *option
 static Status forward_passes(Diag *d, const ModelOptions *options, Graph *g)
 {
     TRY(after(d, options, g, "lower"));
-    TRY(graph_prune(d, g));
+    TRY(fuse(d, options, g));
     TRY(graph_liveness(d, g));
     TRY(after(d, options, g, "liveness"));
     return graph_check(d, g);

@@ -117,7 +117,7 @@ typedef struct Graph {
 } Graph;
 
 /* All passes from a bound, inferred model to a checked training graph, with a --dump after any of them ("lower", "tie",
- * "autodiff", "layers", "liveness"). The model must outlive the graph. graph_close frees the heap arrays. */
+ * "fuse", "autodiff", "layers", "liveness"). The model must outlive the graph. graph_close frees the heap arrays. */
 Status graph_build(Diag *d, Arena *a, const Model *m, const ModelOptions *options, Graph **out);
 /* model_import, model_bind, model_infer and graph_build; closes nothing on success. */
 Status graph_from_options(Diag *d, Arena *a, const ModelOptions *options, Model **model, Graph **out);

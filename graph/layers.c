@@ -26,7 +26,7 @@ static const char *layer_op(const Node *n)
     case FERRY_OP_LINEAR:
         return "Linear";
     case FERRY_OP_LAYERNORM:
-        return "LayerNorm";
+        return n->arg[1] >= 0 ? "LayerNorm" : "RMSNorm";
     default:
         return n->onnx_op;
     }

@@ -271,6 +271,9 @@ int ferryi_cuda_unary(const ferryi_cuda_call *c, const ferry_kernel *k)
         UNARY_CASE(FERRY_SIGMOID);
         UNARY_CASE(FERRY_RELU);
         UNARY_CASE(FERRY_SQUARE);
+        UNARY_CASE(FERRY_GELU);
+        UNARY_CASE(FERRY_GELU_TANH);
+        UNARY_CASE(FERRY_SILU);
     default:
         FLOATING(k->dtype, unary<T, ANY><<<blocks, THREADS, 0, stream_of(c)>>>(k->fn, out<T>(k, 0), in<T>(k, 1), k->n));
     }
@@ -291,6 +294,9 @@ int ferryi_cuda_unary_grad(const ferryi_cuda_call *c, const ferry_kernel *k)
         UNARY_GRAD_CASE(FERRY_SIGMOID);
         UNARY_GRAD_CASE(FERRY_RELU);
         UNARY_GRAD_CASE(FERRY_SQUARE);
+        UNARY_GRAD_CASE(FERRY_GELU);
+        UNARY_GRAD_CASE(FERRY_GELU_TANH);
+        UNARY_GRAD_CASE(FERRY_SILU);
     default:
         FLOATING(k->dtype, unary_grad<T, ANY>
                  <<<blocks, THREADS, 0, stream_of(c)>>>(k->fn, k->accumulate, needs & 1, needs & 2, out<T>(k, 0),

@@ -240,8 +240,8 @@ __global__ void layernorm_dp(Finish<T> dscale, Finish<T> dbias, double *partial,
         if (column < n) {
             for (int64_t i = p * each + threadIdx.y; i < end; i += LINES) {
                 double g = static_cast<double>(dy[i * n + column]);
-                double h = (static_cast<double>(x[i * n + column]) - static_cast<double>(mean[i])) *
-                           static_cast<double>(rstd[i]);
+                double center = mean != nullptr ? static_cast<double>(mean[i]) : 0;
+                double h = (static_cast<double>(x[i * n + column]) - center) * static_cast<double>(rstd[i]);
                 sum += g;
                 sum_h += g * h;
             }

@@ -72,7 +72,7 @@ __global__ void layernorm(T *y, Wide<T> *mean_out, Wide<T> *rstd_out, const T *x
         for (int64_t j = G::rank(); j < n; j += G::SIZE) {
             sum += static_cast<double>(from[j]);
         }
-        double mean = G::sum(sum) / static_cast<double>(n);
+        double mean = mean_out != nullptr ? G::sum(sum) / static_cast<double>(n) : 0;
         for (int64_t j = G::rank(); j < n; j += G::SIZE) {
             double d = static_cast<double>(from[j]) - mean;
             squares += d * d;
@@ -84,7 +84,9 @@ __global__ void layernorm(T *y, Wide<T> *mean_out, Wide<T> *rstd_out, const T *x
                                             (bias != nullptr ? static_cast<double>(bias[j]) : 0));
         }
         if (G::rank() == 0) {
-            mean_out[row] = static_cast<Wide<T>>(mean);
+            if (mean_out != nullptr) {
+                mean_out[row] = static_cast<Wide<T>>(mean);
+            }
             rstd_out[row] = static_cast<Wide<T>>(rstd);
         }
     }
@@ -96,13 +98,13 @@ __global__ void layernorm_dx(T *dx, const T *dy, const T *x, const Wide<T> *mean
                              int64_t n)
 {
     for (int64_t row = G::first(); row < m; row += G::step()) {
-        double center = static_cast<double>(mean[row]), r = static_cast<double>(rstd[row]), sum_g = 0, sum_gh = 0;
+        double center = mean != nullptr ? static_cast<double>(mean[row]) : 0, r = static_cast<double>(rstd[row]), sum_g = 0, sum_gh = 0;
         for (int64_t j = G::rank(); j < n; j += G::SIZE) {
             double g = static_cast<double>(dy[row * n + j]) * static_cast<double>(scale[j]);
             sum_g += g;
             sum_gh += g * ((static_cast<double>(x[row * n + j]) - center) * r);
         }
-        double mean_g = G::sum(sum_g) / static_cast<double>(n), mean_gh = G::sum(sum_gh) / static_cast<double>(n);
+        double mean_g = mean != nullptr ? G::sum(sum_g) / static_cast<double>(n) : 0, mean_gh = G::sum(sum_gh) / static_cast<double>(n);
         for (int64_t j = G::rank(); j < n; j += G::SIZE) {
             double g = static_cast<double>(dy[row * n + j]) * static_cast<double>(scale[j]);
             double h = (static_cast<double>(x[row * n + j]) - center) * r;

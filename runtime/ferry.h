@@ -139,6 +139,7 @@ typedef enum ferry_fn {
     FERRY_NEG, FERRY_ABS, FERRY_SQRT, FERRY_EXP, FERRY_LOG, FERRY_TANH, FERRY_ERF, FERRY_SIGMOID, FERRY_RELU,
     FERRY_RECIPROCAL, FERRY_SIN, FERRY_COS, FERRY_TAN, FERRY_ASIN, FERRY_ACOS, FERRY_ATAN, FERRY_SINH, FERRY_COSH,
     FERRY_ASINH, FERRY_ACOSH, FERRY_ATANH, FERRY_EXPM1, FERRY_SOFTPLUS, FERRY_SQUARE,
+    FERRY_GELU /* x * Phi(x) */, FERRY_GELU_TANH /* its approximation by a tanh */, FERRY_SILU /* x * sigmoid(x) */,
     FERRY_FLOOR, FERRY_CEIL, FERRY_ROUND /* half to even */, FERRY_SIGN, /* these have the derivative 0 */
     FERRY_NOT,
     /* binary; FMOD has the sign of a */

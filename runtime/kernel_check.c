@@ -43,6 +43,9 @@ static const char *const fn_names[FERRY_FN_COUNT] = {
     "FERRY_EXPM1",
     "FERRY_SOFTPLUS",
     "FERRY_SQUARE",
+    "FERRY_GELU",
+    "FERRY_GELU_TANH",
+    "FERRY_SILU",
     "FERRY_FLOOR",
     "FERRY_CEIL",
     "FERRY_ROUND",
@@ -375,7 +378,7 @@ static const char *check_types(const ferry_kernel *c)
         return NULL;
     case FERRY_OP_UNARY_GRAD:
         return !is_float(t)                        ? "needs a floating type"
-               : f < FERRY_NEG || f > FERRY_SQUARE ? "fn is not a unary function with a derivative"
+               : f < FERRY_NEG || f > FERRY_SILU ? "fn is not a unary function with a derivative"
                                                    : NULL;
     case FERRY_OP_BINARY:
         if (f < FERRY_ADD || f > FERRY_OR) {
@@ -485,9 +488,11 @@ static bool is_optional(const ferry_kernel *c, int arg)
     case FERRY_OP_BATCHNORM_DP:
         return arg == 1 || (arg >= 4 && !c->arg[4] == !c->arg[5]);
     case FERRY_OP_LAYERNORM:
-        return arg == 5;
+        return arg == 1 || arg == 5;
+    case FERRY_OP_LAYERNORM_DX:
+        return arg == 3;
     case FERRY_OP_LAYERNORM_DP:
-        return arg == 1;
+        return arg == 1 || arg == 4;
     case FERRY_OP_XENT_GRAD:
         return arg == 5;
     case FERRY_OP_SCATTER_GRAD:

@@ -187,7 +187,7 @@ static void test_unary(void **state)
     (void)state;
     EACH_TYPE_AND_ROUND
     {
-        for (ferry_fn f = FERRY_NEG; f <= FERRY_SQUARE; f++) {
+        for (ferry_fn f = FERRY_NEG; f <= FERRY_SILU; f++) {
             double low, high;
             bench_domain(f, &low, &high);
             ferry_kernel k = start(FERRY_OP_UNARY, floats[type]);
@@ -368,8 +368,11 @@ static void test_rows(void **state)
         compare(&k, tolerance(&k));
         k = start(FERRY_OP_LAYERNORM, floats[type]);
         k.eps = 1e-5;
+        bool rms = bench_bits() % 2 != 0;
         for (int a = 0; a < 3; a++) {
-            bench_alloc(&k, a);
+            if (!rms || a != 1) {
+                bench_alloc(&k, a);
+            }
         }
         bench_random(&k, 3, -1, 3);
         bench_random(&k, 4, 0, 2);
@@ -381,7 +384,9 @@ static void test_rows(void **state)
         bench_alloc(&k, 0);
         bench_random(&k, 1, -1, 1);
         bench_random(&k, 2, -1, 1);
-        bench_random(&k, 3, -0.1, 0.1);
+        if (!rms) {
+            bench_random(&k, 3, -0.1, 0.1);
+        }
         bench_random(&k, 4, 0.5, 2);
         bench_random(&k, 5, 0.5, 2);
         compare(&k, tolerance(&k));
@@ -393,7 +398,9 @@ static void test_rows(void **state)
         }
         bench_random(&k, 2, -1, 1);
         bench_random(&k, 3, -1, 1);
-        bench_random(&k, 4, -0.1, 0.1);
+        if (!rms) {
+            bench_random(&k, 4, -0.1, 0.1);
+        }
         bench_random(&k, 5, 0.5, 2);
         compare(&k, tolerance(&k));
     }
