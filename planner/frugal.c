@@ -128,7 +128,8 @@ static Status try_at(Search *s, Path *path, int k)
     TRY(search_copy(s, &path->from->plan, &p));
     for (int i = 0; i < k; i++)
         make_move(s, &p, &path->move[i]);
-    return search_add(s, &p, "frugal", &path->at[k]);
+    TRY(search_add(s, &p, "frugal", &path->at[k]));
+    return search_size(s, path->at[k]);
 }
 
 /* The middle of the two neighbours that lie furthest apart in bytes; -1 when every place has been tried. */

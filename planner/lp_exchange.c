@@ -131,12 +131,24 @@ static int with_late(const LpModel *m, int g, int c, int unit, bool late)
     return -1;
 }
 
+/* The updates of the first k units in `order` become late, the others early; `changed` gets the choices. */
+static void split_at(const LpMaster *x, const int *order, int n, int k, int *changed)
+{
+    const LpModel *m = x->m;
+    for (int i = 0; i < n; i++) {
+        int group = m->group_of_unit[order[i]], c = with_late(m, group, changed[group], order[i], i < k);
+        if (c >= 0 && x->allowed[m->first_column[group] + c])
+            changed[group] = c;
+    }
+}
+
 Status split_updates(LpMaster *x, int *choice, int64_t *period_ns)
 {
+    enum { GRID = 16 };
     const LpModel *m = x->m;
     const Graph *g = m->graph;
     int *changed = base_alloc((size_t)m->n_group * sizeof *changed + 1);
-    int *order = base_alloc((size_t)g->n_unit * sizeof *order + 1), n = 0;
+    int *order = base_alloc((size_t)g->n_unit * sizeof *order + 1), n = 0, best = 0;
     if (!changed || !order) {
         base_free(changed);
         base_free(order);
@@ -146,18 +158,20 @@ Status split_updates(LpMaster *x, int *choice, int64_t *period_ns)
         if (m->event[i].kind == LP_LATE)
             order[n++] = m->event[i].unit;
     memcpy(changed, choice, (size_t)m->n_group * sizeof *changed);
-    for (int k = -1; k < n; k++) {
-        for (int i = k < 0 ? 0 : k; i < (k < 0 ? n : k + 1); i++) {
-            int group = m->group_of_unit[order[i]], c = with_late(m, group, changed[group], order[i], k >= 0);
-            if (c >= 0 && x->allowed[m->first_column[group] + c])
-                changed[group] = c;
+    /* Strides over all units, then ever shorter ones around the best. */
+    for (int stride = n / GRID + 1, from = 0, to = n; stride > 0; stride /= 2) {
+        for (int k = from; k <= to; k += stride) {
+            split_at(x, order, n, k, changed);
+            LpRatio r = lp_period(&x->timer, changed, (LpRatio){2 * *period_ns - 1, 2});
+            if (r.span == 0 || lp_period_ns(r) >= *period_ns)
+                continue;
+            best = k;
+            *period_ns = lp_period_ns(r);
+            memcpy(choice, changed, (size_t)m->n_group * sizeof *changed);
+            master_improve(x, choice, *period_ns);
         }
-        LpRatio r = lp_period(&x->timer, changed, (LpRatio){2 * *period_ns - 1, 2});
-        if (r.span == 0 || lp_period_ns(r) >= *period_ns)
-            continue;
-        *period_ns = lp_period_ns(r);
-        memcpy(choice, changed, (size_t)m->n_group * sizeof *changed);
-        master_improve(x, choice, *period_ns);
+        from = best - stride > 0 ? best - stride : 0;
+        to = best + stride < n ? best + stride : n;
     }
     base_free(changed);
     base_free(order);

@@ -149,6 +149,8 @@ typedef struct LpTimer {
     double *event_part, *sum_part; /* the same of a mixture */
     int64_t *weight, *at;          /* by edge; by event */
     bool *on;                      /* by edge: its condition holds */
+    const bool **there, **holds;   /* by event, by edge: its condition, by choice of the unit's group; NULL: always */
+    bool *condition;               /* what these point to */
     int *before, *mark;            /* by event: the edge by which it is reached last */
     int *cycle, n_cycle;           /* edges of the cycle found last */
 } LpTimer;

@@ -17,6 +17,42 @@ enum {
     JUMPS = 4
 };
 
+/* The condition by choice, from *room on, which is moved on; NULL: it always holds. */
+static const bool *tabulate(const LpModel *m, const LpWhen *w, bool **room)
+{
+    if (w->unit < 0)
+        return NULL;
+    int n = m->group[m->group_of_unit[w->unit]].n_choice;
+    bool *out = *room;
+    for (int c = 0; c < n; c++)
+        out[c] = lp_holds(m, w, c);
+    *room += n;
+    return out;
+}
+
+static size_t table_size(const LpModel *m, const LpWhen *w)
+{
+    return w->unit < 0 ? 0 : (size_t)m->group[m->group_of_unit[w->unit]].n_choice;
+}
+
+static bool tabulate_conditions(LpTimer *t)
+{
+    const LpModel *m = t->m;
+    size_t n = 0;
+    for (int i = 0; i < m->n_event; i++)
+        n += table_size(m, &m->event[i].there);
+    for (int i = 0; i < m->n_edge; i++)
+        n += table_size(m, &m->edge[i].when);
+    bool *room = t->condition = base_alloc(n + 1);
+    if (!room)
+        return false;
+    for (int i = 0; i < m->n_event; i++)
+        t->there[i] = tabulate(m, &m->event[i].there, &room);
+    for (int i = 0; i < m->n_edge; i++)
+        t->holds[i] = tabulate(m, &m->edge[i].when, &room);
+    return true;
+}
+
 Status lp_timer_open(Diag *d, const LpModel *m, LpTimer *t)
 {
     size_t events = (size_t)m->n_event, kernels = (size_t)m->n_kernel + 1, edges = (size_t)m->n_edge;
@@ -25,7 +61,9 @@ Status lp_timer_open(Diag *d, const LpModel *m, LpTimer *t)
     t->event_part = base_alloc((events + kernels) * sizeof *t->event_part);
     t->on = base_alloc(edges + 1);
     t->before = base_alloc(3 * events * sizeof *t->before);
-    if (!t->event_ns || !t->event_part || !t->on || !t->before) {
+    t->there = base_alloc((events + edges + 1) * sizeof *t->there);
+    t->holds = t->there ? t->there + events : NULL;
+    if (!t->event_ns || !t->event_part || !t->on || !t->before || !t->there || !tabulate_conditions(t)) {
         lp_timer_close(t);
         return diag_oom(d);
     }
@@ -44,6 +82,8 @@ void lp_timer_close(LpTimer *t)
     base_free(t->event_part);
     base_free(t->on);
     base_free(t->before);
+    base_free(t->there);
+    base_free(t->condition);
     *t = (LpTimer){0};
 }
 
@@ -109,13 +149,11 @@ static void set_choices(LpTimer *t, const int *choice)
     for (int i = 0; i < m->n_kernel; i++)
         t->sum_ns[i + 1] = t->sum_ns[i] + m->kernel_ns[i][m->kernel_group[i] < 0 ? 0 : choice[m->kernel_group[i]]];
     for (int i = 0; i < m->n_event; i++) {
-        const LpWhen *w = &m->event[i].there;
-        t->event_ns[i] = w->unit < 0 || lp_holds(m, w, choice[m->group_of_unit[w->unit]]) ? m->event[i].duration_ns : 0;
+        bool there = !t->there[i] || t->there[i][choice[m->group_of_unit[m->event[i].there.unit]]];
+        t->event_ns[i] = there ? m->event[i].duration_ns : 0;
     }
-    for (int i = 0; i < m->n_edge; i++) {
-        const LpWhen *w = &m->edge[i].when;
-        t->on[i] = w->unit < 0 || lp_holds(m, w, choice[m->group_of_unit[w->unit]]);
-    }
+    for (int i = 0; i < m->n_edge; i++)
+        t->on[i] = !t->holds[i] || t->holds[i][choice[m->group_of_unit[m->edge[i].when.unit]]];
 }
 
 static int64_t edge_ns(const LpTimer *t, const LpEdge *e)
@@ -134,6 +172,21 @@ static LpRatio cycle_ratio(const LpTimer *t)
     return r;
 }
 
+/* The ratio of the cycle found last when these choices have it too; else its span is 0. Plans that are timed one after
+ * the other differ in little: mostly the same cycle is the longest. */
+static LpRatio last_cycle(const LpTimer *t)
+{
+    for (int i = 0; i < t->n_cycle; i++)
+        if (!t->on[t->cycle[i]])
+            return (LpRatio){0, 0};
+    return cycle_ratio(t);
+}
+
+static bool above(LpRatio r, int64_t time, int64_t span)
+{
+    return r.span > 0 && r.time_ns * span > time * r.span;
+}
+
 /* A cycle whose ratio is more than time / span, if there is one. */
 static bool exceeds(LpTimer *t, int64_t time, int64_t span)
 {
@@ -146,6 +199,9 @@ LpRatio lp_period(LpTimer *t, const int *choice, LpRatio limit)
 {
     const LpModel *m = t->m;
     set_choices(t, choice);
+    LpRatio last = last_cycle(t);
+    if (limit.span > 0 && above(last, limit.time_ns * FINE - 1, (int64_t)limit.span * FINE))
+        return (LpRatio){0, 0};
     if (limit.span > 0 && exceeds(t, limit.time_ns * FINE - 1, (int64_t)limit.span * FINE))
         return (LpRatio){0, 0};
     /* each stream alone is a cycle of one iteration: start just below the busiest */
@@ -157,6 +213,8 @@ LpRatio lp_period(LpTimer *t, const int *choice, LpRatio limit)
     most = load > most ? load : most;
     most = update > most ? update : most;
     LpRatio best = {most - 1, 1};
+    if (above(last, best.time_ns, best.span))
+        best = last;
     while (exceeds(t, best.time_ns, best.span))
         best = cycle_ratio(t);
     return best;

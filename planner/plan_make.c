@@ -4,6 +4,7 @@
 
 #include <inttypes.h>
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "planner/steps.h"
@@ -84,12 +85,38 @@ static Status prefer(Search *s, const Candidate *a, const Candidate *b, bool *ou
     return ST_OK;
 }
 
+/* A candidate and when it was found. */
+typedef struct Ranked {
+    Candidate *c;
+    int found;
+} Ranked;
+
+static int by_time(const void *x, const void *y)
+{
+    const Ranked *a = x, *b = y;
+    if (a->c->iteration_ns != b->c->iteration_ns)
+        return a->c->iteration_ns < b->c->iteration_ns ? -1 : 1;
+    return a->found - b->found;
+}
+
+/* The fastest first: layouts are made until one fits, and for its equals. */
 static Status choose(Search *s, int64_t mem, int64_t host, Candidate **out)
 {
     *out = NULL;
-    for (int i = 0; i < s->found.count; i++) {
-        Candidate *c = s->found.at[i];
-        if (c->peak_bytes < 0 || c->peak_bytes > mem || c->host_bytes > host)
+    int n = 0;
+    Ranked *r = ARENA_NEW(s->a, Ranked, s->found.count);
+    if (!r)
+        return diag_oom(s->d);
+    for (int i = 0; i < s->found.count; i++)
+        if (s->found.at[i]->proposed)
+            r[n++] = (Ranked){s->found.at[i], i};
+    qsort(r, (size_t)n, sizeof *r, by_time);
+    for (int i = 0; i < n; i++) {
+        Candidate *c = r[i].c;
+        if (*out && c->iteration_ns > (*out)->iteration_ns)
+            break;
+        TRY(search_size(s, c));
+        if (c->peak_bytes > mem || c->host_bytes > host)
             continue;
         bool better = true;
         if (*out)
@@ -121,7 +148,7 @@ static Status no_fit(Search *s, int64_t mem, int64_t host)
     const Candidate *least_mem = NULL, *least_host = NULL, *least = NULL;
     for (int i = 0; i < s->found.count; i++) {
         const Candidate *c = s->found.at[i];
-        if (c->peak_bytes < 0)
+        if (!c->proposed)
             continue;
         if (c->host_bytes <= host && (!least_mem || c->peak_bytes < least_mem->peak_bytes))
             least_mem = c;

@@ -1,7 +1,9 @@
 /* plan_search.h - inside the planner: the pool of candidates that algorithms fill and that plan_make chooses from.
  *
- * An algorithm does not see the budgets. It proposes choices; search_try judges them by the timeline with contention (of `optimal`: without), and search_size adds what they reserve. The plan is the fastest sized candidate that fits. So a larger budget chooses
- * from a larger set and never gives a slower plan, and the least budget is simply the smallest candidate. */
+ * An algorithm does not see the budgets. It proposes choices; search_try judges them by the timeline with contention (of
+ * `optimal`: without). The plan is the fastest proposed candidate that fits; what a candidate reserves is found when it is
+ * asked for. So a larger budget chooses from a larger set and never gives a slower plan, and the least budget is simply
+ * the smallest candidate. */
 #ifndef FERRY_PLANNER_PLAN_SEARCH_H
 #define FERRY_PLANNER_PLAN_SEARCH_H
 
@@ -14,6 +16,7 @@ typedef struct Candidate {
     const char *from; /* how it came about, for --dump and tests */
     uint64_t key[2];
     int64_t iteration_ns; /* of `optimal`: without contention */
+    bool proposed;                  /* plan_make may choose it */
     int64_t peak_bytes, host_bytes; /* -1 before search_size */
 } Candidate;
 
@@ -49,8 +52,9 @@ Status search_copy(Search *s, const Plan *from, Plan *out);
 /* Applies pinned modes and what has only one sense (a frozen unit has no gradient), then times the choices unless they
  * are known. *out is owned by the pool. */
 Status search_try(Search *s, const Plan *choices, const char *from, Candidate **out);
+/* Proposes it and finds out what it reserves. */
 Status search_size(Search *s, Candidate *c);
-/* Both. */
+/* search_try, and proposes it. */
 Status search_add(Search *s, const Plan *choices, const char *from, Candidate **out);
 /* Fastest, then the one found first. */
 Candidate *search_fastest(const Search *s);

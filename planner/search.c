@@ -153,6 +153,7 @@ Status search_try(Search *s, const Plan *choices, const char *from, Candidate **
 
 Status search_size(Search *s, Candidate *c)
 {
+    c->proposed = true;
     if (c->peak_bytes >= 0)
         return ST_OK;
     s->n_sized++;
@@ -162,7 +163,8 @@ Status search_size(Search *s, Candidate *c)
 Status search_add(Search *s, const Plan *choices, const char *from, Candidate **out)
 {
     TRY(search_try(s, choices, from, out));
-    return search_size(s, *out);
+    (*out)->proposed = true;
+    return ST_OK;
 }
 
 Candidate *search_fastest(const Search *s)
