@@ -42,6 +42,9 @@ const char *emit_buffer(Emitter *e, int buffer)
     case BUFFER_STATE_V:
         group = "moment2";
         break;
+    case BUFFER_STATISTIC:
+        group = "running";
+        break;
     case BUFFER_PARTIALS:
         return "s->partials";
     case BUFFER_NORM:
@@ -419,11 +422,20 @@ static Status emit_call(Emitter *e, const Step *step)
     case FERRY_OP_BATCHNORM:
     case FERRY_OP_BATCHNORM_DX:
     case FERRY_OP_BATCHNORM_DP:
+    case FERRY_OP_BATCHNORM_TRAIN_DX:
         for (int i = 0; i < info->n_out + info->n_in; i++)
             text_add(t, "%s, ", argument(&c, i));
         text_add(t, "%" PRId64 ", %" PRId64 ", %" PRId64 ", %.17g", k->m, k->n, k->k, k->eps);
         if (k->op == FERRY_OP_BATCHNORM_DP)
             text_add(t, ", %s", flags(&c));
+        break;
+    case FERRY_OP_BATCH_STATS:
+        text_add(t, "%s, %s, %s, ", argument(&c, 0), argument(&c, 1), argument(&c, 2));
+        text_add(t, "%" PRId64 ", %" PRId64 ", %" PRId64, k->m, k->n, k->k);
+        break;
+    case FERRY_OP_MOVING_AVERAGE:
+        text_add(t, "%s, %s, ", argument(&c, 0), argument(&c, 1));
+        text_add(t, "%" PRId64 ", %.17g", k->n, k->alpha);
         break;
     case FERRY_OP_CAST:
     case FERRY_OP_COUNT:

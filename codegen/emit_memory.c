@@ -15,6 +15,7 @@ static const FieldGroup GROUPS[] = {
     {BUFFER_HOST_GRAD, "host_grad", "gradients in pinned host memory: what the optimizer reads and DHA writes"},
     {BUFFER_STATE_M, "moment1", "AdamW's first moments, host memory"},
     {BUFFER_STATE_V, "moment2", "AdamW's second moments, host memory"},
+    {BUFFER_STATISTIC, "running", "running statistics in pinned host memory: kernels bring them up to date by DHA"},
     {BUFFER_STAGING, "staging", "the caller's inputs in pinned memory"},
     {BUFFER_INPUT, "input", "the inputs in device memory"},
     {BUFFER_CONST, "constant", "constants of the model in device memory"},

@@ -267,6 +267,7 @@ Status names_make(Diag *d, Arena *a, const StepList *s, Names *out)
         case BUFFER_HOST_GRAD:
         case BUFFER_STATE_M:
         case BUFFER_STATE_V:
+        case BUFFER_STATISTIC:
             name = out->param[b->param];
             break;
         case BUFFER_PARTIALS:

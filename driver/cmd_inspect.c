@@ -88,13 +88,21 @@ static void print_text(const Graph *g, Text *t)
         text_add(t, "%-40s %-14s %12lld  %s%s\n", l->name, l->op, (long long)count, size_print(size, bytes),
                  tied ? "  (tied to an earlier layer)" : "");
     }
-    int64_t count = 0, bytes = 0, trainable = 0;
+    int64_t count = 0, bytes = 0, trainable = 0, state_bytes = 0;
+    int states = 0;
     for (int i = 0; i < g->n_param; i++) {
+        if (g->param[i].state) {
+            states++;
+            state_bytes += g->param[i].bytes;
+            continue;
+        }
         count += g->param[i].count;
         bytes += g->param[i].bytes;
         trainable += g->param[i].grad >= 0 ? g->param[i].count : 0;
     }
     text_add(t, "%lld parameters (%lld trained), %s", (long long)count, (long long)trainable, size_print(size, bytes));
+    if (states > 0)
+        text_add(t, "; %d running statistics, %s", states, size_print(size, state_bytes));
     text_add(t, "; forward values %s\n", size_print(size, activation_bytes(g)));
 }
 
@@ -136,7 +144,13 @@ static void print_json(const Graph *g, Text *t)
         }
         text_add(t, "]}");
     }
-    text_add(t, "\n], \"forward_bytes\": %lld}\n", (long long)activation_bytes(g));
+    text_add(t, "\n], \"statistics\": [");
+    for (int i = 0, n = 0; i < g->n_param; i++)
+        if (g->param[i].state) {
+            text_add(t, "%s", n++ ? ", " : "");
+            text_add_quoted(t, g->param[i].name);
+        }
+    text_add(t, "], \"forward_bytes\": %lld}\n", (long long)activation_bytes(g));
 }
 
 static Status print_ops(Diag *d, bool json)

@@ -114,7 +114,7 @@ static Status profile(Diag *d, Arena *arena, const Args *args)
             profile_print(p, &text);
         int64_t params = 0;
         for (int i = 0; i < graph->n_param; i++)
-            params += graph->param[i].count;
+            params += graph->param[i].state ? 0 : graph->param[i].count;
         text_add(&text, "%s: %d layers, %d units, %lld parameters on %s\n", args->output, graph->n_layer, graph->n_unit,
                  (long long)params, p->device.name);
         fputs(text.at ? text.at : "", stdout);

@@ -65,6 +65,14 @@ Status grad_avgpool(Autodiff *a, const Node *n)
     return grad_write(a, n->arg[1], &g, true, (int[FERRY_MAX_ARGS]){-1, grad_in(a, n, 0)});
 }
 
+/* The statistics are those of x itself: the gradient flows through them as well. */
+static bool is_of_batch(const Autodiff *a, const Node *n)
+{
+    int by = n->arg[4] < 0 ? -1 : a->g->tensor.at[graph_root(a->g, n->arg[4])].producer;
+    return by >= 0 && a->g->node.at[by].call.op == FERRY_OP_BATCH_STATS &&
+           graph_root(a->g, a->g->node.at[by].arg[2]) == graph_root(a->g, n->arg[1]);
+}
+
 /* y; x, scale, bias, mean, var. One kernel gives both parameters' gradients and adds to both or to neither. */
 Status grad_batchnorm(Autodiff *a, const Node *n)
 {
@@ -88,6 +96,10 @@ Status grad_batchnorm(Autodiff *a, const Node *n)
     if (!grad_wanted(a, x))
         return ST_OK;
     ferry_kernel dx = *c;
+    if (is_of_batch(a, n)) {
+        dx.op = FERRY_OP_BATCHNORM_TRAIN_DX;
+        return grad_write(a, x, &dx, false, (int[FERRY_MAX_ARGS]){-1, dy, x, scale, n->arg[4], n->arg[5]});
+    }
     dx.op = FERRY_OP_BATCHNORM_DX;
     return grad_write(a, x, &dx, false, (int[FERRY_MAX_ARGS]){-1, dy, scale, n->arg[5]});
 }

@@ -20,6 +20,8 @@ typedef enum TensorKind {
     TENSOR_PARAM,    /* Graph.param[Tensor.param] */
     TENSOR_CONST,    /* data known at compile time, in dtype */
     TENSOR_VALUE,    /* computed by a node: activations and their gradients */
+    TENSOR_STATE,    /* running statistics, Graph.param[Tensor.param]: one forward node a step brings them up to date in
+                      * place, and no other node reads or writes them */
     TENSOR_GRADIENT, /* gradient of Graph.param[Tensor.param]; several nodes may accumulate into it */
 } TensorKind;
 
@@ -31,7 +33,7 @@ typedef struct Tensor {
     int64_t dim[MAX_RANK];
     int64_t count, bytes;
     int root;         /* owner of the bytes: itself, or the tensor of which it is a view */
-    int param;        /* TENSOR_PARAM and TENSOR_GRADIENT, else -1 */
+    int param;        /* TENSOR_PARAM, TENSOR_STATE and TENSOR_GRADIENT, else -1 */
     const void *data; /* TENSOR_CONST */
     int producer;     /* first node that writes it, -1; of a view: that of its root */
     int grad_of; /* root of the forward tensor whose gradient this is, -1. Gradients of several tensors may be views of
@@ -68,7 +70,8 @@ typedef struct Param {
     const char *name; /* ONNX initializer */
     int tensor, grad; /* tensor indices; grad -1 when frozen */
     bool trainable;
-    int unit;
+    bool state; /* running statistics (TENSOR_STATE): kept, saved and exported like parameters, but in no unit */
+    int unit;   /* -1 for state */
     int64_t count, bytes; /* in the graph's precision */
     ferry_dtype file_dtype;
     const void *data; /* in file_dtype; NULL when the external file is missing */

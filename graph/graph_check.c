@@ -27,10 +27,10 @@ static Status check_tensor(Diag *d, const Graph *g, int i)
         return bug(d, "a view differs from its root", t->name);
     if (t->kind == TENSOR_CONST && t->data == NULL)
         return bug(d, "constant without data", t->name);
-    bool of_param = t->kind == TENSOR_PARAM || t->kind == TENSOR_GRADIENT;
+    bool of_param = t->kind == TENSOR_PARAM || t->kind == TENSOR_STATE || t->kind == TENSOR_GRADIENT;
     if (of_param ? t->param < 0 || t->param >= g->n_param : t->param != -1)
         return bug(d, "parameter index", t->name);
-    if (of_param && t->root != (t->kind == TENSOR_PARAM ? g->param[t->param].tensor : g->param[t->param].grad))
+    if (of_param && t->root != (t->kind == TENSOR_GRADIENT ? g->param[t->param].grad : g->param[t->param].tensor))
         return bug(d, "a parameter's tensor is another one's", t->name);
     if (dtype_is_float(t->dtype) && t->dtype != g->precision)
         return bug(d, "a floating tensor of another precision", t->name);
@@ -109,6 +109,8 @@ static Status check_node(Diag *d, const Graph *g, int i)
         bool fixed = t->kind == TENSOR_INPUT || t->kind == TENSOR_PARAM || t->kind == TENSOR_CONST;
         if (k < node_n_out(n) && (fixed || (t->kind == TENSOR_GRADIENT && n->phase == PHASE_FP)))
             return bug(d, "a kernel writes what is not its to write", n->name);
+        if (t->kind == TENSOR_STATE && (n->call.op != FERRY_OP_MOVING_AVERAGE || k > 0 || n->phase != PHASE_FP))
+            return bug(d, "running statistics are used by another kernel than the one that averages", n->name);
     }
     return ST_OK;
 }
@@ -176,7 +178,9 @@ static Status check_order(Diag *d, const Graph *g, Access *access, const int *ma
                 continue;
             const Tensor *t = &g->tensor.at[n->arg[k]];
             Access *a = &access[t->root];
-            if (n->call.accumulate && !a->written)
+            if (t->kind == TENSOR_STATE && a->written)
+                return bug(d, "running statistics are brought up to date twice", t->name);
+            if (n->call.accumulate && !a->written && t->kind != TENSOR_STATE)
                 return bug(d, "added to before it was written", t->name);
             if (!n->call.accumulate && a->read)
                 return bug(d, "written again after it was read", t->name);
@@ -195,6 +199,9 @@ static Status check_order(Diag *d, const Graph *g, Access *access, const int *ma
     for (int p = 0; p < g->n_param; p++)
         if (g->param[p].grad >= 0 && !access[g->param[p].grad].written)
             return bug(d, "a gradient is never written", g->param[p].name);
+    for (int p = 0; p < g->n_param; p++)
+        if (g->param[p].state && !access[g->param[p].tensor].written)
+            return bug(d, "running statistics are never brought up to date", g->param[p].name);
     return ST_OK;
 }
 
@@ -222,13 +229,15 @@ static Status check_params(Diag *d, const Graph *g)
     for (int p = 0; p < g->n_param; p++) {
         const Param *param = &g->param[p];
         const Tensor *t = &g->tensor.at[param->tensor];
-        if (t->kind != TENSOR_PARAM || t->param != p || t->root != param->tensor || t->bytes != param->bytes)
+        if (t->kind != (param->state ? TENSOR_STATE : TENSOR_PARAM) || t->param != p || t->root != param->tensor || t->bytes != param->bytes)
             return bug(d, "a parameter and its tensor differ", param->name);
         if (param->grad >= 0) {
             const Tensor *grad = &g->tensor.at[param->grad];
             if (grad->kind != TENSOR_GRADIENT || grad->param != p || grad->bytes != t->bytes || !param->trainable)
                 return bug(d, "a parameter and its gradient differ", param->name);
         }
+        if (param->state && (param->trainable || param->grad >= 0 || param->unit >= 0))
+            return bug(d, "running statistics are trained", param->name);
         if (g->node.count > g->n_forward && param->trainable && param->grad < 0)
             return bug(d, "a trainable parameter has no gradient", param->name);
     }
@@ -271,6 +280,8 @@ static Status check_layers(Diag *d, const Graph *g)
             return bug(d, "layer", layer->name != NULL ? layer->name : "?");
     }
     int n_param = 0;
+    for (int p = 0; p < g->n_param; p++)
+        n_param += g->param[p].state;
     for (int u = 0; u < g->n_unit; u++) {
         const Unit *unit = &g->unit[u];
         int64_t bytes = 0;

@@ -13,7 +13,7 @@ static void print_param(const Graph *g, const Param *p, Text *to)
 {
     text_add(to, "param %s ", p->name);
     print_shape(&g->tensor.at[p->tensor], to);
-    text_add(to, " from %s%s", ferry_dtype_name(p->file_dtype), p->trainable ? "" : " frozen");
+    text_add(to, " from %s%s", ferry_dtype_name(p->file_dtype), p->trainable ? "" : p->state ? " state" : " frozen");
     if (p->data == NULL)
         text_add(to, " no-data init %s", p->init == INIT_ONE ? "one" : p->init == INIT_ZERO ? "zero" : "normal");
     if (p->unit >= 0 && g->n_unit > 0)

@@ -72,17 +72,23 @@ static Status check_vectors(Diag *d, const Model *m, const ModelNode *n, int fro
     return ST_OK;
 }
 
-/* Outputs beyond the first exist in training mode only: the statistics of the batch and the running ones. */
+/* Outputs beyond the first exist in training mode only: the running statistics, and before opset 14 those of the batch. With
+ * spatial = 0 (before opset 9) there are statistics of each activation, else of each channel. */
 Status infer_batch_normalization(Diag *d, Model *m, ModelNode *n)
 {
     TRY(node_arity(d, m, n, 5, 5));
     const Value *x = node_in(m, n, 0);
-    if (node_attr_int(n, "spatial", 1) == 0)
-        return node_fail(d, m, n, "statistics of each activation (spatial = 0) are unsupported");
-    TRY(check_vectors(d, m, n, 1, 5, x->rank > 1 ? x->dim[1] : 1));
+    bool each = m->opset < 9 && node_attr_int(n, "spatial", 1) == 0;
+    TRY(check_vectors(d, m, n, 1, each ? 1 : 5, x->rank > 1 ? x->dim[1] : 1));
+    for (int i = 1; i < 5 && each; i++) {
+        const Value *v = node_in(m, n, i);
+        if (!dtype_is_float(v->dtype) || v->rank != x->rank - 1 ||
+            memcmp(v->dim, x->dim + 1, (size_t)v->rank * sizeof *v->dim) != 0)
+            return node_fail(d, m, n, "input %d (\"%s\") does not have the shape of one element of the batch", i, v->name);
+    }
     TRY(set_out(d, m, n, 0, x->dtype, x->rank, x->dim));
     for (int i = 1; i < n->n_out; i++)
-        TRY(set_out(d, m, n, i, node_in(m, n, 3)->dtype, 1, node_in(m, n, 3)->dim));
+        TRY(set_out(d, m, n, i, node_in(m, n, 3)->dtype, node_in(m, n, 3)->rank, node_in(m, n, 3)->dim));
     return ST_OK;
 }
 

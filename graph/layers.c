@@ -4,7 +4,8 @@
  *
  * A layer is a forward node that reads parameters. Parameters that the same set of layers reads form a unit: they are
  * loaded together or not at all. A use is one layer reading a unit in one direction; which kernels read it decides, not
- * what the operator is: a bias has no use in BP, a norm's scale has one. */
+ * what the operator is: a bias has no use in BP, a norm's scale has one. Running statistics are in no layer: they stay in
+ * host memory. */
 #include <string.h>
 
 #include "graph/layer_names.h"
@@ -67,12 +68,12 @@ static Status find_units(Diag *d, Graph *g, const bool *reads)
     for (int p = 0; p < g->n_param; p++)
         g->param[p].unit = -1;
     for (int p = 0; p < g->n_param; p++) {
-        if (g->param[p].unit >= 0)
+        if (g->param[p].unit >= 0 || g->param[p].state)
             continue;
         Unit *u = &g->unit[g->n_unit];
         u->param = members; /* units partition the parameters: one array serves all */
         for (int q = p; q < g->n_param; q++) {
-            if (g->param[q].unit >= 0 || memcmp(reads + (size_t)p * width, reads + (size_t)q * width, width) != 0)
+            if (g->param[q].unit >= 0 || g->param[q].state || memcmp(reads + (size_t)p * width, reads + (size_t)q * width, width) != 0)
                 continue;
             g->param[q].unit = g->n_unit;
             *members++ = q;

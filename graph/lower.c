@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "graph/lower.h"
+#include "graph/ops.h"
 
 ferry_dtype lower_dtype(const Graph *g, ferry_dtype t)
 {
@@ -61,16 +62,37 @@ static void mark_trainable_paths(const Model *m, bool *leads)
 
 /* ---- parameters -------------------------------------------------------------------------------------------------- */
 
-/* times[v]: how often v is the running statistics of a BatchNormalization. What is nothing else is kept with the
- * parameters, and never trained. */
-static void count_statistics(const Model *m, int *times)
+/* How often a value is the running statistics of a BatchNormalization, and in how many of these they are brought up to
+ * date. What is nothing else is kept with the parameters, and never trained. */
+typedef struct Statistic {
+    int times, trained;
+} Statistic;
+
+static void count_statistics(const Model *m, Statistic *of)
 {
     for (int i = 0; i < m->node.count; i++) {
         const ModelNode *n = &m->node.at[i];
-        for (int k = 3; k < 5 && k < n->n_in && !n->dead && strcmp(n->op, "BatchNormalization") == 0; k++)
-            if (n->in[k] >= 0)
-                times[n->in[k]]++;
+        if (n->dead || strcmp(n->op, "BatchNormalization") != 0)
+            continue;
+        for (int k = 3; k < 5 && k < n->n_in; k++)
+            if (n->in[k] >= 0) {
+                of[n->in[k]].times++;
+                of[n->in[k]].trained += batchnorm_trains(m, n);
+            }
     }
+}
+
+/* The one node that brings running statistics up to date must be all that uses them. */
+static Status check_state(Diag *d, const Lowering *l, int v)
+{
+    if (l->n_use[v] == 1)
+        return ST_OK;
+    diag_fail(d, ST_MODEL,
+              "%s: '%s' are the running statistics of a BatchNormalization in training mode, and are used %d times; each "
+              "needs its own",
+              l->model->path, l->model->value.at[v].name, l->n_use[v]);
+    return diag_hint(d, "exporters merge initializers of equal values: export with "
+                        "training=torch.onnx.TrainingMode.TRAINING, or train the model for a step before exporting it");
 }
 
 static bool matches_any(const char *name, int n, const char **glob, bool *hit)
@@ -92,18 +114,20 @@ static Status check_globs(Diag *d, const char *option, int n, const char **glob,
     return ST_OK;
 }
 
-static Status add_param(Diag *d, Lowering *l, int v, bool trainable)
+static Status add_param(Diag *d, Lowering *l, int v, bool trainable, bool state)
 {
     Graph *g = l->graph;
     const Value *value = &l->model->value.at[v];
     int t;
-    TRY(graph_add_tensor(d, g, value->name, TENSOR_PARAM, g->precision, value->rank, value->dim, &t));
+    TRY(graph_add_tensor(d, g, value->name, state ? TENSOR_STATE : TENSOR_PARAM, g->precision, value->rank, value->dim,
+                         &t));
     g->tensor.at[t].param = g->n_param;
     l->tensor_of[v] = t;
     g->param[g->n_param++] = (Param){.name = value->name,
                                      .tensor = t,
                                      .grad = -1,
                                      .trainable = trainable,
+                                     .state = state,
                                      .unit = -1,
                                      .count = g->tensor.at[t].count,
                                      .bytes = g->tensor.at[t].bytes,
@@ -118,7 +142,7 @@ static Status add_params(Diag *d, Lowering *l)
     const Model *m = l->model;
     const ModelOptions *o = l->options;
     bool *leads = ARENA_NEW(g->arena, bool, m->value.count);
-    int *statistic = ARENA_NEW(g->arena, int, m->value.count);
+    Statistic *statistic = ARENA_NEW(g->arena, Statistic, m->value.count);
     bool *train_hit = ARENA_NEW(g->arena, bool, o->n_train), *freeze_hit = ARENA_NEW(g->arena, bool, o->n_freeze);
     g->param = ARENA_NEW(g->arena, Param, m->value.count);
     if (leads == NULL || statistic == NULL || train_hit == NULL || freeze_hit == NULL || g->param == NULL)
@@ -130,13 +154,16 @@ static Status add_params(Diag *d, Lowering *l)
         if (value->kind != VALUE_INITIALIZER || !dtype_is_float(value->dtype) || value->rank < 1 || !leads[v] ||
             l->n_use[v] == 0 || (value_count(value) == 0 && !g->forward)) /* nothing to train: a constant */
             continue;
-        if (statistic[v] == l->n_use[v]) {
-            TRY(add_param(d, l, v, false));
+        bool state = statistic[v].trained > 0 && !g->forward;
+        if (state)
+            TRY(check_state(d, l, v));
+        if (statistic[v].times == l->n_use[v]) {
+            TRY(add_param(d, l, v, false, state));
             continue;
         }
         bool train = o->n_train == 0 || matches_any(value->name, o->n_train, o->train, train_hit);
         bool freeze = matches_any(value->name, o->n_freeze, o->freeze, freeze_hit);
-        TRY(add_param(d, l, v, train && !freeze));
+        TRY(add_param(d, l, v, train && !freeze, false));
     }
     TRY(check_globs(d, "--train", o->n_train, o->train, train_hit));
     return check_globs(d, "--freeze", o->n_freeze, o->freeze, freeze_hit);

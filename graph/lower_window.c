@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "graph/lower.h"
+#include "graph/ops.h"
 #include "graph/ops_lower.h"
 #include "graph/window.h"
 
@@ -236,20 +237,94 @@ Status lower_lrn(Diag *d, Lowering *l, ModelNode *n)
 
 /* ---- normalizations over channels -------------------------------------------------------------------------------- */
 
-/* Training mode would compute the statistics of the batch and keep running ones, which are state that each step changes
- * and that is no parameter: the schedule has no such buffers. */
+bool batchnorm_trains(const Model *m, const ModelNode *n)
+{
+    if (m->opset >= 14)
+        return node_attr_int(n, "training_mode", 0) != 0;
+    for (int i = 1; i < n->n_out; i++)
+        if (n->out[i] >= 0)
+            return true;
+    return false;
+}
+
+/* BATCHNORM of input x, whose statistics have the shape of its scale. */
+static ferry_kernel batchnorm_call(const Lowering *l, const ModelNode *n, const Tensor *x, const Tensor *scale)
+{
+    ferry_kernel call = call_new(FERRY_OP_BATCHNORM, l->graph->precision);
+    call.m = x->dim[0];
+    call.n = scale->count;
+    call.k = scale->rank > 1 ? 1 : dims_count(x->rank - 2, x->dim + 2);
+    call.eps = node_attr_float(n, "epsilon", 1e-5);
+    return call;
+}
+
+/* Running statistics number i (mean, variance) from those of the batch: in a training graph the initializer's state is
+ * brought up to date, in a forward graph output 1 + i is made of input 3 + i. */
+static Status lower_running(Diag *d, Lowering *l, ModelNode *n, int i, int batch)
+{
+    Graph *g = l->graph;
+    ferry_kernel average = call_new(FERRY_OP_MOVING_AVERAGE, g->precision);
+    average.n = g->tensor.at[batch].count;
+    average.alpha = node_attr_float(n, "momentum", 0.9);
+    average.accumulate = true;
+    int running = -1, out = batch; /* unused outputs need a tensor to be known as done */
+    bool used = lower_is_used(l, n, 1 + i);
+    if (used || !g->forward)
+        TRY(lower_input(d, l, n, 3 + i, &running));
+    if (g->forward && used) {
+        TRY(lower_output(d, l, n, 1 + i, &out));
+        ferry_kernel copy = call_scale(g->precision, average.n, 1, false);
+        TRY(lower_emit(d, l, n, &copy, (int[]){out, running}));
+        TRY(lower_emit(d, l, n, &average, (int[]){out, batch}));
+    } else if (!g->forward && g->tensor.at[graph_root(g, running)].kind == TENSOR_STATE) {
+        g->param[g->tensor.at[running].param].init = i == 0 ? INIT_ZERO : INIT_ONE;
+        TRY(lower_emit(d, l, n, &average, (int[]){running, batch}));
+        out = running;
+    } else if (!g->forward) {
+        diag_warn(d, "%s: node '%s' (%s): its running %s is no initializer and is not kept", l->model->path, n->name,
+                  n->op, i == 0 ? "mean" : "variance");
+    }
+    if (1 + i < n->n_out && n->out[1 + i] >= 0)
+        l->tensor_of[n->out[1 + i]] = out;
+    return ST_OK;
+}
+
+/* The statistics are those of the batch, and the running ones follow them. These come before the normalization: what the
+ * loss does not need is found from the end. */
+static Status lower_trained_norm(Diag *d, Lowering *l, ModelNode *n)
+{
+    Graph *g = l->graph;
+    int arg[6];
+    for (int i = 1; i < n->n_out && !g->forward; i++)
+        if (n->out[i] >= 0 && l->user[n->out[i]] >= 0)
+            return node_fail(d, l->model, n, "its output '%s' is read by '%s': only the first output can be trained through",
+                             l->model->value.at[n->out[i]].name, l->model->node.at[l->user[n->out[i]]].name);
+    for (int i = 0; i < 3; i++)
+        TRY(lower_input(d, l, n, i, &arg[1 + i]));
+    const Tensor x = g->tensor.at[arg[1]], scale = g->tensor.at[arg[2]];
+    ferry_kernel call = batchnorm_call(l, n, &x, &scale), stats = call;
+    TRY(graph_add_tensor(d, g, graph_made_up_name(g, "mean"), TENSOR_VALUE, x.dtype, scale.rank, scale.dim, &arg[4]));
+    TRY(graph_add_tensor(d, g, graph_made_up_name(g, "var"), TENSOR_VALUE, x.dtype, scale.rank, scale.dim, &arg[5]));
+    stats.op = FERRY_OP_BATCH_STATS;
+    TRY(lower_emit(d, l, n, &stats, (int[]){arg[4], arg[5], arg[1]}));
+    for (int i = 0; i < 2; i++) {
+        TRY(lower_running(d, l, n, i, arg[4 + i]));
+        if (3 + i < n->n_out && n->out[3 + i] >= 0) /* before opset 14: the statistics of the batch */
+            l->tensor_of[n->out[3 + i]] = arg[4 + i];
+    }
+    TRY(lower_output(d, l, n, 0, &arg[0]));
+    return lower_emit(d, l, n, &call, arg);
+}
+
 Status lower_batch_normalization(Diag *d, Lowering *l, ModelNode *n)
 {
     Graph *g = l->graph;
     int arg[6];
-    bool training = node_attr_int(n, "training_mode", 0) != 0;
+    if (batchnorm_trains(l->model, n))
+        return lower_trained_norm(d, l, n);
     for (int i = 1; i < n->n_out; i++)
-        training |= lower_is_used(l, n, i);
-    if (training) {
-        node_fail(d, l->model, n, "training_mode: running statistics that change every step are unsupported");
-        return diag_hint(d,
-                         "export the model in evaluation mode: the statistics are then fixed and the rest is trained");
-    }
+        if (lower_is_used(l, n, i))
+            return node_fail(d, l->model, n, "it has one output only unless training_mode is 1");
     for (int i = 0; i < 5; i++)
         TRY(lower_input(d, l, n, i, &arg[1 + i]));
     for (int i = 4; i < 6; i++) {
@@ -267,13 +342,8 @@ Status lower_batch_normalization(Diag *d, Lowering *l, ModelNode *n)
                 s->name);
         }
     }
-    const Tensor t = g->tensor.at[arg[1]];
+    ferry_kernel call = batchnorm_call(l, n, &g->tensor.at[arg[1]], &g->tensor.at[arg[2]]);
     TRY(lower_output(d, l, n, 0, &arg[0]));
-    ferry_kernel call = call_new(FERRY_OP_BATCHNORM, g->precision);
-    call.m = t.dim[0];
-    call.n = t.dim[1];
-    call.k = dims_count(t.rank - 2, t.dim + 2);
-    call.eps = node_attr_float(n, "epsilon", 1e-5);
     for (int i = 1; i < n->n_out; i++) /* unused outputs need a tensor to be known as done */
         if (n->out[i] >= 0)
             l->tensor_of[n->out[i]] = arg[4];

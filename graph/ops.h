@@ -81,6 +81,8 @@ Status broadcast_shapes(Diag *d, const Model *m, const ModelNode *n, const Value
 Status scatter_fn(Diag *d, const Model *m, const ModelNode *n, ferry_fn *out);
 /* The share of elements that a Dropout drops: 0 outside of training mode. */
 Status dropout_ratio(Diag *d, const Model *m, const ModelNode *n, double *out);
+/* A BatchNormalization with the statistics of the batch: by training_mode from opset 14 on, before by its further outputs. */
+bool batchnorm_trains(const Model *m, const ModelNode *n);
 
 /* A Slice, read once for shape and data. */
 typedef struct SliceSpec {

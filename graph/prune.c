@@ -45,6 +45,13 @@ static Status settle_empty_inputs(Diag *d, Graph *g, Node *n)
     return ST_OK;
 }
 
+/* Running statistics take part in a training step when what they are statistics of does. */
+static bool keeps_statistics(const Graph *g, const Node *n, const bool *needed)
+{
+    return n->call.op == FERRY_OP_MOVING_AVERAGE && g->tensor.at[graph_root(g, n->arg[0])].kind == TENSOR_STATE &&
+           needed[graph_root(g, n->arg[1])];
+}
+
 /* needed[root]: the loss, or an output of a forward graph, depends on it. Nodes are in execution order, so one sweep
  * backwards finds them all; of several nodes that write one tensor (the parts of a concatenation) all are needed. */
 static Status find_needed(Diag *d, Graph *g, bool *needed, bool *keep_node)
@@ -58,6 +65,8 @@ static Status find_needed(Diag *d, Graph *g, bool *needed, bool *keep_node)
         int n_out = node_n_out(n);
         for (int k = 0; k < n_out; k++)
             keep_node[i] |= n->arg[k] >= 0 && needed[graph_root(g, n->arg[k])];
+        if (keeps_statistics(g, n, needed))
+            keep_node[i] = needed[graph_root(g, n->arg[0])] = true;
         if (keep_node[i] && !g->forward) {
             keep_node[i] = !computes_nothing(g, n);
             if (keep_node[i])

@@ -167,7 +167,7 @@ static Status merge(Diag *d, Graph *g, int first, int second, bool transposed)
     for (int p = 0; p < g->n_param; p++)
         g->tensor.at[g->param[p].tensor].param = p;
     for (int i = 0; i < g->tensor.count; i++)
-        if (g->tensor.at[i].kind == TENSOR_PARAM)
+        if (g->tensor.at[i].kind == TENSOR_PARAM || g->tensor.at[i].kind == TENSOR_STATE)
             g->tensor.at[i].param = g->tensor.at[graph_root(g, i)].param;
     return ST_OK;
 }
@@ -177,13 +177,14 @@ static Status merge(Diag *d, Graph *g, int first, int second, bool transposed)
 static Status tie_by_value(Diag *d, Graph *g)
 {
     for (int i = 0; i < g->n_param; i++) {
-        if (g->param[i].data == NULL || is_uniform(&g->param[i]))
+        if (g->param[i].data == NULL || g->param[i].state || is_uniform(&g->param[i]))
             continue;
         for (int j = i + 1; j < g->n_param;) {
             const Param *a = &g->param[i], *b = &g->param[j];
             const Tensor *ta = &g->tensor.at[a->tensor], *tb = &g->tensor.at[b->tensor];
-            bool same = b->data != NULL && same_shape(ta, tb, false) && same_values(g, a, b, false);
-            bool transposed = !same && b->data != NULL && same_shape(ta, tb, true) && same_values(g, a, b, true);
+            bool given = b->data != NULL && !b->state;
+            bool same = given && same_shape(ta, tb, false) && same_values(g, a, b, false);
+            bool transposed = !same && given && same_shape(ta, tb, true) && same_values(g, a, b, true);
             if (same || transposed)
                 TRY(merge(d, g, i, j, transposed));
             else
@@ -195,12 +196,14 @@ static Status tie_by_value(Diag *d, Graph *g)
 
 /* ---- by name ----------------------------------------------------------------------------------------------------- */
 
-/* The parameter with this name, or that has it as an alias; -1. */
+/* The parameter with this name, or that has it as an alias; -1. Running statistics are no parameter here. */
 static int find_param(const Graph *g, const char *name, size_t length, bool *transposed)
 {
     *transposed = false;
     for (int p = 0; p < g->n_param; p++) {
         const Param *param = &g->param[p];
+        if (param->state)
+            continue;
         if (strlen(param->name) == length && memcmp(param->name, name, length) == 0)
             return p;
         for (int i = 0; i < param->n_alias; i++)

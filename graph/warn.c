@@ -31,6 +31,24 @@ static void warn_dropout(Diag *d, const Model *m)
         diag_note(d, "%s has no Dropout, which exporters remove in evaluation mode; %s", m->path, remedy);
 }
 
+/* In evaluation mode, and by the dynamo exporter in any, batch normalization comes with statistics that are fixed. */
+static void warn_batchnorm(Diag *d, const Model *m)
+{
+    int fixed = 0, trained = 0;
+    for (int i = 0; i < m->node.count; i++) {
+        const ModelNode *n = &m->node.at[i];
+        if (n->dead || strcmp(n->op, "BatchNormalization") != 0)
+            continue;
+        trained += batchnorm_trains(m, n);
+        fixed += !batchnorm_trains(m, n);
+    }
+    if (fixed > 0 && trained == 0)
+        diag_warn(d,
+                  "%s: its %d BatchNormalization operators have fixed statistics, as in evaluation mode; export with "
+                  "dynamo=False, training=torch.onnx.TrainingMode.TRAINING to train with those of the batch",
+                  m->path, fixed);
+}
+
 static int param_of(const Graph *g, int tensor)
 {
     return tensor >= 0 && graph_is_param(g, tensor) ? g->tensor.at[graph_root(g, tensor)].param : -1;
@@ -131,6 +149,7 @@ static Status note_tables(Diag *d, const Graph *g)
 Status graph_warn(Diag *d, const Graph *g)
 {
     warn_dropout(d, g->model);
+    warn_batchnorm(d, g->model);
     warn_untied(d, g);
     TRY(warn_merged(d, g));
     return note_tables(d, g);

@@ -8,6 +8,7 @@
  *  - a parameter carries the number of its updates, i before this iteration's and i + 1 after;
  *  - a gradient carries the number of its writes so far, counted over all iterations: complete when all nodes that
  * write it have run i + 1 times;
+ *  - running statistics carry the number of times they were brought up to date, i before this iteration's and i + 1 after;
  *  - the partial sums are counted one by one.
  * Each step is given the buffers that the plan says it must touch, found from the graph and the plan and not from the
  * maps of the list, and its accesses must be exactly these. */
@@ -114,6 +115,9 @@ static Status run_kernel(Machine *m)
             tag = g->param[t->param].trainable ? m->iteration : 0; /* a frozen one stays as it began */
         } else if (t->kind == TENSOR_GRADIENT) {
             buffer = of_param(m, t->param, grad_on_gpu(m, t->param) ? BUFFER_GRAD : BUFFER_HOST_GRAD);
+        } else if (t->kind == TENSOR_STATE) { /* what is there before: read and written at once */
+            buffer = of_param(m, t->param, BUFFER_STATISTIC);
+            tag = m->iteration;
         } else {
             buffer = m->by_tensor[root];
             tag = t->kind == TENSOR_CONST ? 0 : tag;
@@ -126,9 +130,9 @@ static Status run_kernel(Machine *m)
             known = known || expected[j] == buffer;
         expected[k] = buffer;
         distinct += known ? 0 : 1;
-        if (out && read && t->kind == TENSOR_VALUE)
+        if (out && read && (t->kind == TENSOR_VALUE || t->kind == TENSOR_STATE))
             TRY(expect(m, buffer, 0, tag));
-        if (out && t->kind == TENSOR_GRADIENT)
+        if (out && (t->kind == TENSOR_GRADIENT || t->kind == TENSOR_STATE))
             ++*tag_of(m, buffer, 0);
         else if (out)
             *tag_of(m, buffer, 0) = tag;
@@ -259,6 +263,10 @@ static Status end_iteration(Machine *m)
         if (g->param[p].trainable && *tag_of(m, of_param(m, p, BUFFER_MASTER), 0) != m->iteration + 1)
             return diag_fail(m->d, ST_FAILED, "iteration %d: parameter %s is not updated", m->iteration,
                              g->param[p].name);
+    for (int p = 0; p < g->n_param; p++)
+        if (g->param[p].state && *tag_of(m, of_param(m, p, BUFFER_STATISTIC), 0) != m->iteration + 1)
+            return diag_fail(m->d, ST_FAILED, "iteration %d: the running statistics %s are not brought up to date",
+                             m->iteration, g->param[p].name);
     if (*tag_of(m, m->single[BUFFER_LOSS], 0) != m->iteration + 1 ||
         *tag_of(m, m->single[BUFFER_NORM], 0) != m->iteration + 1)
         return diag_fail(m->d, ST_FAILED, "iteration %d: the loss or the norm is not stored", m->iteration);
@@ -298,7 +306,8 @@ static Status index_buffers(Machine *m)
                 slot = &m->by_param[(size_t)b->param * BUFFER_KIND_COUNT + b->kind];
             bytes = slot ? g->param[b->param].bytes : 0;
             host = b->kind != BUFFER_PARAM && b->kind != BUFFER_GRAD;
-            state = b->kind == BUFFER_MASTER || b->kind == BUFFER_STATE_M || b->kind == BUFFER_STATE_V;
+            state = b->kind == BUFFER_MASTER || b->kind == BUFFER_STATE_M || b->kind == BUFFER_STATE_V ||
+                    b->kind == BUFFER_STATISTIC;
         }
         int copies = b->kind == BUFFER_NORM || b->kind == BUFFER_LOSS ? 2 : 1;
         if (!slot || *slot >= 0)

@@ -55,6 +55,8 @@ int steps_arg_buffer(const StepList *s, const Node *n, int arg)
         bool gpu = s->plan->unit[g->param[t->param].unit].grad == ON_GPU;
         return gpu ? s->grad_buffer[t->param] : s->host_grad_buffer[t->param];
     }
+    if (t->kind == TENSOR_STATE)
+        return s->master_buffer[t->param];
     if (t->kind != TENSOR_PARAM)
         return s->buffer_of_tensor[root];
     int unit = g->param[t->param].unit, use = use_of_node(g, n, unit);
@@ -105,7 +107,8 @@ static int add_buffer(Builder *b, const char *prefix, const char *name, BufferKi
     buffer->bytes = bytes;
     buffer->tensor = buffer->param = -1;
     buffer->copies = kind == BUFFER_NORM || kind == BUFFER_LOSS ? 2 : 1;
-    buffer->preset = kind == BUFFER_CONST || kind == BUFFER_MASTER || kind == BUFFER_STATE_M || kind == BUFFER_STATE_V;
+    buffer->preset = kind == BUFFER_CONST || kind == BUFFER_MASTER || kind == BUFFER_STATE_M || kind == BUFFER_STATE_V ||
+                     kind == BUFFER_STATISTIC;
     return b->s->n_buffer++;
 }
 
@@ -164,6 +167,10 @@ static Status make_buffers(Builder *b)
     }
     int trainable = 0;
     for (int p = 0; p < g->n_param; p++) {
+        if (g->param[p].state) {
+            s->master_buffer[p] = add_param_buffer(b, p, "statistic", BUFFER_STATISTIC, POOL_HOST);
+            continue;
+        }
         const UnitPlan *u = &b->plan->unit[g->param[p].unit];
         if (u->first_gpu_use < g->unit[g->param[p].unit].n_use)
             s->param_buffer[p] = add_param_buffer(b, p, "param", BUFFER_PARAM, POOL_DEVICE);

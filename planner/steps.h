@@ -46,6 +46,7 @@ typedef enum BufferKind {
     BUFFER_GRAD,     /* device gradient (grad ON_GPU) */
     BUFFER_HOST_GRAD, /* pinned gradient */
     BUFFER_STATE_M, BUFFER_STATE_V, /* pinned: optimizer state of a parameter */
+    BUFFER_STATISTIC, /* pinned: running statistics, which a kernel brings up to date by DHA once a step */
     BUFFER_PARTIALS, /* pinned: doubles, one a parameter */
     BUFFER_NORM,     /* pinned: norm and clip scale, two doubles; two copies */
     BUFFER_LOSS,     /* pinned: the loss; two copies */
@@ -60,7 +61,7 @@ typedef struct Buffer {
     int tensor;       /* root tensor, -1 */
     int param;        /* parameter, -1 */
     int copies;       /* 1, or 2: iteration i uses copy i mod 2 */
-    bool preset;      /* written before the first iteration: constants, masters, states */
+    bool preset;      /* written before the first iteration: constants, masters, states, statistics */
 } Buffer;
 
 typedef struct Access {
@@ -98,8 +99,9 @@ typedef struct StepList {
     Step *step;     /* program order; also the order in which the host enqueues */
     int n_device;   /* buffers [0, n_device) are the device's, the rest the host's */
     Buffer *buffer; /* device buffers in order of first access, then host buffers */
-    int *buffer_of_tensor; /* by root tensor: the device buffer of values, constants and inputs, -1 */
-    int *param_buffer, *master_buffer, *grad_buffer, *host_grad_buffer; /* by parameter, -1 where absent */
+    int *buffer_of_tensor; /* by root tensor: the device buffer of values, constants and inputs, else -1 */
+    int *param_buffer, *master_buffer, *grad_buffer, *host_grad_buffer; /* by parameter, -1 where absent; the master of
+                                                                           running statistics is their only buffer */
 } StepList;
 
 /* Program order: stage, input load, forward and backward kernels with each load placed just before the first kernel that it
@@ -195,7 +197,7 @@ Status memory_profile(Diag *d, Arena *a, const StepList *s, int64_t **live);
  *    buffer has exactly one place of at least its size;
  *  - every kernel argument lies where the plan says, and the program, run one step after the other, computes a training
  *    step: each kernel in the graph's order on this iteration's values and the newest parameters, each gradient complete
- *    before it is stored, summed or used, each parameter updated once;
+ *    before it is stored, summed or used, each parameter updated once, all running statistics brought up to date once;
  *  - the plan's promises about the gradient window and updates after BP.
  * ST_FAILED names the two steps and the buffer(s), iteration by iteration. */
 Status plan_verify(Diag *d, Arena *a, const StepList *s, const Layout *layout);

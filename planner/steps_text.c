@@ -18,7 +18,7 @@ const char *buffer_kind_name(BufferKind k)
 {
     static const char *const name[BUFFER_KIND_COUNT] = {"value",    "const", "input",     "staging", "param",
                                                         "master",   "grad",  "host_grad", "state_m", "state_v",
-                                                        "partials", "norm",  "loss"};
+                                                        "statistic", "partials", "norm", "loss"};
     return name[k];
 }
 

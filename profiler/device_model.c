@@ -75,6 +75,7 @@ static int64_t kernel_flops(const ferry_kernel *k, WorkClass *class)
         return product((int64_t[]){COSTLY, k->n}, 2);
     case FERRY_OP_FILL:
     case FERRY_OP_CAST:
+    case FERRY_OP_MOVING_AVERAGE:
         return k->n;
     case FERRY_OP_BINARY:
     case FERRY_OP_BINARY_GRAD_A:
@@ -121,6 +122,8 @@ static int64_t kernel_flops(const ferry_kernel *k, WorkClass *class)
     case FERRY_OP_BATCHNORM:
     case FERRY_OP_BATCHNORM_DX:
     case FERRY_OP_BATCHNORM_DP:
+    case FERRY_OP_BATCH_STATS:
+    case FERRY_OP_BATCHNORM_TRAIN_DX:
         return product((int64_t[]){COSTLY, k->m, k->n, k->k}, 4);
     case FERRY_OP_COUNT:
         break;
@@ -153,6 +156,11 @@ Status device_kernel_time(Diag *d, const DeviceModel *m, const PrecisionRates *r
     /* flops / (peak * permille / 1000); 10^9 flops a second are one a nanosecond */
     int64_t compute_ns = scaled(flops, 1000, peak * m->efficiency_permille[class]);
     int64_t traffic_ns = bytes_ns(kernel_traffic(g, n), m->memory_mb_per_s);
+    for (int i = 0; i < node_n_out(n); i++) /* running statistics lie in host memory, whatever the plan */
+        if (n->arg[i] >= 0 && g->tensor.at[g->tensor.at[n->arg[i]].root].kind == TENSOR_STATE) {
+            int64_t bytes = node_arg_traffic_bytes(g, n, i);
+            traffic_ns = add_ns(traffic_ns, add_ns(path_ns(&m->dha_read, bytes), path_ns(&m->dha_write, bytes)));
+        }
     out->kernel_ns = add_ns(m->launch_ns, max_ns(compute_ns, traffic_ns));
     TRY(node_dha_bytes(d, g, n, m->tiles, &out->dha));
     out->read_ns = path_ns(&m->dha_read, out->dha.param_read);

@@ -116,7 +116,7 @@ static Status bound_integers(Clock *c, Diag *d)
 
 static bool has_host_place(const Tensor *t)
 {
-    return t->kind == TENSOR_PARAM || t->kind == TENSOR_GRADIENT;
+    return t->kind == TENSOR_PARAM || t->kind == TENSOR_GRADIENT || t->kind == TENSOR_STATE;
 }
 
 /* The tensors of a group, each once, in order of first use: fills root[] and returns their count. local[r] is the place
@@ -280,7 +280,8 @@ static void choose_places(Clock *c, int group, Where params, Where grads)
             if (root < 0)
                 continue;
             TensorKind kind = g->tensor.at[root].kind;
-            bool host = (kind == TENSOR_PARAM && params == ON_HOST) || (kind == TENSOR_GRADIENT && grads == ON_HOST);
+            bool host = kind == TENSOR_STATE || (kind == TENSOR_PARAM && params == ON_HOST) ||
+                        (kind == TENSOR_GRADIENT && grads == ON_HOST);
             c->pointer[n->arg[arg]] = host ? c->on_host[root] : c->on_gpu[root];
         }
     }

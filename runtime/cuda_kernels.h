@@ -86,6 +86,9 @@ int ferryi_cuda_avgpool_grad(const ferryi_cuda_call *c, const ferry_kernel *k);
 int ferryi_cuda_batchnorm(const ferryi_cuda_call *c, const ferry_kernel *k);
 int ferryi_cuda_batchnorm_dx(const ferryi_cuda_call *c, const ferry_kernel *k);
 int ferryi_cuda_batchnorm_dp(const ferryi_cuda_call *c, const ferry_kernel *k);
+int ferryi_cuda_batch_stats(const ferryi_cuda_call *c, const ferry_kernel *k);
+int ferryi_cuda_batchnorm_train_dx(const ferryi_cuda_call *c, const ferry_kernel *k);
+int ferryi_cuda_moving_average(const ferryi_cuda_call *c, const ferry_kernel *k);
 
 #ifdef __cplusplus
 }

@@ -136,6 +136,9 @@ static const kernel_function functions[FERRY_OP_COUNT] = {
     [FERRY_OP_BATCHNORM] = ferryi_cuda_batchnorm,
     [FERRY_OP_BATCHNORM_DX] = ferryi_cuda_batchnorm_dx,
     [FERRY_OP_BATCHNORM_DP] = ferryi_cuda_batchnorm_dp,
+    [FERRY_OP_BATCH_STATS] = ferryi_cuda_batch_stats,
+    [FERRY_OP_BATCHNORM_TRAIN_DX] = ferryi_cuda_batchnorm_train_dx,
+    [FERRY_OP_MOVING_AVERAGE] = ferryi_cuda_moving_average,
 };
 
 /* Has the device failed already? Then work is skipped. */

@@ -288,6 +288,60 @@ __global__ void batchnorm_dp(T *dscale, T *dbias, const T *dy, const T *x, const
     }
 }
 
+/* Mean and variance of the population, one channel a group: the second pass reads what the caches still have. */
+template <typename T> __global__ void batch_stats(T *mean, T *var, const T *x, int64_t m, int64_t n, int64_t k)
+{
+    using G = Group<16>;
+    double count = static_cast<double>(m) * static_cast<double>(k);
+    for (int64_t c = G::first(); c < n; c += G::step()) {
+        double sum = 0, squares = 0;
+        for (int64_t j = G::rank(); j < m * k; j += G::SIZE) {
+            sum += static_cast<double>(x[(j / k * n + c) * k + j % k]);
+        }
+        double center = G::sum(sum) / count;
+        for (int64_t j = G::rank(); j < m * k; j += G::SIZE) {
+            double off = static_cast<double>(x[(j / k * n + c) * k + j % k]) - center;
+            squares += off * off;
+        }
+        squares = G::sum(squares);
+        if (G::rank() == 0) {
+            mean[c] = static_cast<T>(center);
+            var[c] = static_cast<T>(squares / count);
+        }
+    }
+}
+
+template <typename T>
+__global__ void batchnorm_train_dx(T *dx, const T *dy, const T *x, const T *scale, const T *mean, const T *var, int64_t m,
+                                   int64_t n, int64_t k, double eps)
+{
+    using G = Group<16>;
+    double count = static_cast<double>(m) * static_cast<double>(k);
+    for (int64_t c = G::first(); c < n; c += G::step()) {
+        double sum = 0, sum_x = 0, rstd = channel_rstd(var, c, eps), center = static_cast<double>(mean[c]);
+        for (int64_t j = G::rank(); j < m * k; j += G::SIZE) {
+            int64_t i = (j / k * n + c) * k + j % k;
+            sum += static_cast<double>(dy[i]);
+            sum_x += static_cast<double>(dy[i]) * ((static_cast<double>(x[i]) - center) * rstd);
+        }
+        double average = G::sum(sum) / count, slope = G::sum(sum_x) / count * rstd;
+        double factor = rstd * static_cast<double>(scale[c]);
+        for (int64_t j = G::rank(); j < m * k; j += G::SIZE) {
+            int64_t i = (j / k * n + c) * k + j % k;
+            dx[i] = static_cast<T>(factor *
+                                   (static_cast<double>(dy[i]) - average - (static_cast<double>(x[i]) - center) * slope));
+        }
+    }
+}
+
+template <typename T> __global__ void moving_average(T *y, const T *x, int64_t n, double keep)
+{
+    EACH(i, n)
+    {
+        y[i] = static_cast<T>(keep * static_cast<double>(y[i]) + (1 - keep) * static_cast<double>(x[i]));
+    }
+}
+
 } // namespace
 
 /* ---- from C ----------------------------------------------------------------------------------------------------- */
@@ -379,4 +433,28 @@ int ferryi_cuda_batchnorm_dp(const ferryi_cuda_call *c, const ferry_kernel *k)
                                k->n, k->k, k->eps, k->accumulate));
     }
     return cudaGetLastError();
+}
+
+int ferryi_cuda_batch_stats(const ferryi_cuda_call *c, const ferry_kernel *k)
+{
+    if (k->n > 0) {
+        FLOATING(k->dtype, batch_stats<T><<<blocks_for(c, k->n, 1), Group<16>::BLOCK, 0, stream_of(c)>>>(
+                               out<T>(k, 0), out<T>(k, 1), in<T>(k, 2), k->m, k->n, k->k));
+    }
+    return cudaGetLastError();
+}
+
+int ferryi_cuda_batchnorm_train_dx(const ferryi_cuda_call *c, const ferry_kernel *k)
+{
+    if (k->n > 0) {
+        FLOATING(k->dtype, batchnorm_train_dx<T><<<blocks_for(c, k->n, 1), Group<16>::BLOCK, 0, stream_of(c)>>>(
+                               out<T>(k, 0), in<T>(k, 1), in<T>(k, 2), in<T>(k, 3), in<T>(k, 4), in<T>(k, 5), k->m,
+                               k->n, k->k, k->eps));
+    }
+    return cudaGetLastError();
+}
+
+int ferryi_cuda_moving_average(const ferryi_cuda_call *c, const ferry_kernel *k)
+{
+    OVER(k->n, moving_average, out<T>(k, 0), in<T>(k, 1), k->n, k->alpha);
 }

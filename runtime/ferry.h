@@ -182,7 +182,8 @@ typedef struct ferry_kernel {
     int64_t stride[3][FERRY_MAX_RANK];      /* in elements; 0 broadcasts; which argument: see ferry_ops.def */
     int64_t offset[2];                      /* COPY: first element in y and in x */
     uint32_t axes;                          /* REDUCE: bit i set = dim[i] is reduced */
-    double alpha;                           /* MATMUL and COPY: scale (1 = none); FILL: the value; DROPOUT: the share that is dropped */
+    double alpha;                           /* MATMUL and COPY: scale (1 = none); FILL: the value; DROPOUT: the share that is dropped;
+                                             * MOVING_AVERAGE: the share that is kept */
     double eps;                             /* LAYERNORM, BATCHNORM* */
     int64_t ignore_index;                   /* XENT */
     uint64_t seed;                          /* DROPOUT: of the run */
@@ -288,6 +289,13 @@ ferry_status ferry_batchnorm_dx(ferry_stream *s, ferry_dtype t, void *dx, const 
 ferry_status ferry_batchnorm_dp(ferry_stream *s, ferry_dtype t, void *dscale, void *dbias, const void *dy, const void *x,
                                 const void *mean, const void *var, int64_t m, int64_t n, int64_t k, double eps,
                                 unsigned flags);
+ferry_status ferry_batch_stats(ferry_stream *s, ferry_dtype t, void *mean, void *var, const void *x, int64_t m, int64_t n,
+                               int64_t k);
+ferry_status ferry_batchnorm_train_dx(ferry_stream *s, ferry_dtype t, void *dx, const void *dy, const void *x,
+                                      const void *scale, const void *mean, const void *var, int64_t m, int64_t n, int64_t k,
+                                      double eps);
+/* momentum: the share that y keeps of itself */
+ferry_status ferry_moving_average(ferry_stream *s, ferry_dtype t, void *y, const void *x, int64_t n, double momentum);
 
 /* ---- the optimizer: CPU work on an UPDATE stream, host memory only ---------------------------------------------- */
 

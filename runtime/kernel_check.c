@@ -328,6 +328,15 @@ static bool arg_elements(const ferry_kernel *c, int arg, int64_t *out)
     case FERRY_OP_BATCHNORM_DP: /* dscale, dbias; dy, x, mean, var */
         *out = c->n;
         return fits && ((arg != 2 && arg != 3) || ferryi_mul(mn, c->k, out));
+    case FERRY_OP_BATCH_STATS: /* mean, var; x */
+        *out = c->n;
+        return fits && (arg < 2 || ferryi_mul(mn, c->k, out));
+    case FERRY_OP_BATCHNORM_TRAIN_DX: /* dx; dy, x, scale, mean, var */
+        *out = c->n;
+        return fits && (arg > 2 || ferryi_mul(mn, c->k, out));
+    case FERRY_OP_MOVING_AVERAGE:
+        *out = c->n;
+        return c->n >= 0;
     default:
         return false;
     }
@@ -456,6 +465,11 @@ static const char *check_flags(const ferry_kernel *c)
     case FERRY_OP_MAXPOOL_GRAD:
     case FERRY_OP_AVGPOOL_GRAD:
     case FERRY_OP_BATCHNORM_DP:
+        break;
+    case FERRY_OP_MOVING_AVERAGE:
+        if (!c->accumulate) {
+            return "it reads its output: accumulate must be set";
+        }
         break;
     default:
         if (c->accumulate) {

@@ -534,3 +534,37 @@ ferry_status ferry_batchnorm_dp(ferry_stream *s, ferry_dtype t, void *dscale, vo
     c.arg[5] = in(var);
     return ferry_launch(s, &c);
 }
+
+ferry_status ferry_batch_stats(ferry_stream *s, ferry_dtype t, void *mean, void *var, const void *x, int64_t m, int64_t n,
+                               int64_t k)
+{
+    ferry_kernel c = start_mkn(FERRY_OP_BATCH_STATS, t, 0, m, k, n);
+    c.arg[0] = mean;
+    c.arg[1] = var;
+    c.arg[2] = in(x);
+    return ferry_launch(s, &c);
+}
+
+ferry_status ferry_batchnorm_train_dx(ferry_stream *s, ferry_dtype t, void *dx, const void *dy, const void *x,
+                                      const void *scale, const void *mean, const void *var, int64_t m, int64_t n, int64_t k,
+                                      double eps)
+{
+    ferry_kernel c = start_mkn(FERRY_OP_BATCHNORM_TRAIN_DX, t, 0, m, k, n);
+    c.eps = eps;
+    c.arg[0] = dx;
+    c.arg[1] = in(dy);
+    c.arg[2] = in(x);
+    c.arg[3] = in(scale);
+    c.arg[4] = in(mean);
+    c.arg[5] = in(var);
+    return ferry_launch(s, &c);
+}
+
+ferry_status ferry_moving_average(ferry_stream *s, ferry_dtype t, void *y, const void *x, int64_t n, double momentum)
+{
+    ferry_kernel c = start_mkn(FERRY_OP_MOVING_AVERAGE, t, FERRY_ACCUMULATE, 0, 0, n);
+    c.alpha = momentum;
+    c.arg[0] = y;
+    c.arg[1] = in(x);
+    return ferry_launch(s, &c);
+}

@@ -51,12 +51,13 @@ ferry_status schedule_step(schedule *s, const schedule_inputs *in, const schedul
 /* Waits for everything that was enqueued; schedule_last then is the result of the last step. */
 ferry_status schedule_sync(schedule *s);
 schedule_result schedule_last(const schedule *s);
-/* Parameters and optimizer state, as DIR/checkpoint.safetensors; both wait for enqueued steps first. */
+/* Parameters, running statistics and optimizer state, as DIR/checkpoint.safetensors; both wait for enqueued steps first. */
 ferry_status schedule_save(schedule *s, const char *dir);
 ferry_status schedule_load(schedule *s, const char *dir);
 int64_t schedule_steps(const schedule *s);        /* steps enqueued so far, those before a load included */
 int64_t schedule_device_bytes(const schedule *s); /* device memory held at most: pool and scratch */
-/* The parameters in host memory (SCHEDULE_PARAMS of them), named as in the model; read them after a sync. */
+/* The parameters and running statistics in host memory (SCHEDULE_PARAMS of them), named as in the model; read them
+ * after a sync. */
 const ferry_tensor *schedule_params(const schedule *s);
 /* Name, type and shape of each input, in the order of schedule_inputs. */
 extern const ferry_tensor schedule_input_specs[SCHEDULE_INPUTS];

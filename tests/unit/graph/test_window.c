@@ -141,11 +141,11 @@ static void test_shared(void **state)
             conv.m = conv.k = conv.n = 2;
             int y = make_value(m, FERRY_F64, 3, dim), z = make_value(m, FERRY_F64, 3, dim), p;
             make_node(m, &conv, (int[]){y, v, weight, bias});
-            ferry_kernel mean = call_new(FERRY_OP_AVGPOOL, FERRY_F64);
-            mean.fn = FERRY_MEAN;
-            mean.window = w;
-            mean.m = 4;
-            make_node(m, &mean, (int[]){z, y});
+            ferry_kernel average = call_new(FERRY_OP_AVGPOOL, FERRY_F64);
+            average.fn = FERRY_MEAN;
+            average.window = w;
+            average.m = 4;
+            make_node(m, &average, (int[]){z, y});
             p = make_value(m, FERRY_F64, 3, dim);
             ferry_kernel most = call_new(FERRY_OP_MAXPOOL, FERRY_F64);
             most.window = w;
@@ -156,6 +156,14 @@ static void test_shared(void **state)
             norm.k = 5;
             int n = make_value(m, FERRY_F64, 3, dim);
             make_node(m, &norm, (int[]){n, y, bias, bias, -1, -1}); /* one tensor as scale and bias */
+            int of_batch = make_value(m, FERRY_F64, 3, dim), mean = make_value(m, FERRY_F64, 1, bdim);
+            int var = make_value(m, FERRY_F64, 1, bdim);
+            norm.eps = 1e-2;
+            ferry_kernel stats = norm;
+            stats.op = FERRY_OP_BATCH_STATS;
+            make_node(m, &stats, (int[]){mean, var, y});
+            make_node(m, &norm, (int[]){of_batch, y, bias, bias, mean, var});
+            make_loss(m, of_batch);
             make_loss(m, z);
             make_loss(m, p);
             make_loss(m, n);
@@ -228,7 +236,9 @@ static void test_layers(void **state)
     assert_string_equal(g->layer[1].op, "BatchNormalization");
     assert_int_equal(g->layer[0].n_unit, 1);
     assert_int_equal(g->unit[g->layer[0].unit[0]].n_param, 2);
-    int frozen = 0;
+    int frozen = 0, before = o.d.warnings;
+    assert_int_equal(graph_warn(&o.d, g), ST_OK); /* of statistics that are fixed */
+    assert_int_equal(o.d.warnings, before + 1);
     for (int p = 0; p < g->n_param; p++) {
         bool running = strstr(g->param[p].name, "running") != NULL;
         assert_int_equal(g->param[p].trainable, !running);
@@ -243,11 +253,65 @@ static void test_layers(void **state)
     close_opened(&o);
 }
 
+/* Running statistics: in no unit, brought up to date once each, and not by a graph that only runs forward. */
+static void check_statistics(Bytes model)
+{
+    Opened o;
+    Graph *g;
+    if (lower_bytes(model, &o, &g) != ST_OK)
+        fail_msg("%s", o.d.message);
+    int states = 0, averages = 0, before = o.d.warnings;
+    assert_int_equal(graph_warn(&o.d, g), ST_OK);
+    assert_int_equal(o.d.warnings, before);
+    for (int p = 0; p < g->n_param; p++) {
+        const Param *param = &g->param[p];
+        if (!param->state)
+            continue;
+        states++;
+        assert_int_equal(param->unit, -1);
+        assert_false(param->trainable);
+        assert_int_equal(g->tensor.at[param->tensor].kind, TENSOR_STATE);
+        assert_int_equal(param->init, strcmp(param->name, "n.running_var") == 0 ? INIT_ONE : INIT_ZERO);
+    }
+    int average = -1;
+    for (int i = 0; i < g->node.count; i++)
+        if (g->node.at[i].call.op == FERRY_OP_MOVING_AVERAGE) {
+            averages++;
+            average = i;
+            assert_int_equal(g->node.at[i].phase, PHASE_FP);
+            assert_true(fabs(g->node.at[i].call.alpha - 0.75) < 1e-9);
+        }
+    assert_int_equal(states, 2);
+    assert_int_equal(averages, 2);
+    assert_int_equal(g->n_layer, 2);
+    /* the checker sees an average too many, and one that is left out */
+    int kept = g->node.at[average].arg[0], other = g->node.at[average - 1].arg[0];
+    g->node.at[average].arg[0] = other;
+    assert_int_equal(graph_check(&o.d, g), ST_FAILED);
+    within(o.d.message, "running statistics are brought up to date twice");
+    o.d = (Diag){.quiet = true};
+    g->node.at[average].arg[0] = kept;
+    g->node.at[average].call.op = FERRY_OP_COPY;
+    assert_int_equal(graph_check(&o.d, g), ST_FAILED);
+    within(o.d.message, "running statistics are used by another kernel");
+    graph_close(g);
+    close_opened(&o);
+}
+
+/* Refused with a message that has this part; NULL: not refused. */
 static void lower_refused(Bytes model, const char *part)
 {
     Opened o;
     Graph *g;
-    assert_int_equal(lower_bytes(model, &o, &g), ST_MODEL);
+    Status status = lower_bytes(model, &o, &g);
+    if (part == NULL) {
+        if (status != ST_OK)
+            fail_msg("%s", o.d.message);
+        graph_close(g);
+        close_opened(&o);
+        return;
+    }
+    assert_int_equal(status, ST_MODEL);
     assert_null(g);
     within(o.d.message, part);
     close_opened(&o);
@@ -259,10 +323,84 @@ static Bytes with(Bytes n, Bytes attr)
     return n;
 }
 
+static Bytes momentum(void)
+{
+    const float value = 0.75f;
+    Bytes a = {0};
+    put_field(&a, 1, "momentum", 8);
+    put_number(&a, 2 << 3 | 5);
+    put_bytes(&a, &value, sizeof value);
+    put_int(&a, 20, 1);
+    return a;
+}
+
+static void test_training(void **state)
+{
+    (void)state;
+    Bytes trains = with(norm_node("y"), attr_int("training_mode", 1));
+    check_statistics(small_model(conv_node(), with(trains, momentum()), 15));
+    trains = with(norm_node("y,m,v"), attr_int("training_mode", 1));
+    check_statistics(small_model(conv_node(), with(trains, momentum()), 23));
+    check_statistics(small_model(conv_node(), with(norm_node("y,m,v,sm,sv"), momentum()), 13));
+    check_statistics(small_model(conv_node(), with(norm_node("y,m,v,sm,sv"), momentum()), 7));
+}
+
+/* Before opset 9, spatial = 0: scale, bias and statistics of each activation of [2, 4]. */
+static void test_each_activation(void **state)
+{
+    (void)state;
+    const int64_t x[] = {3, 2, 4}, each[] = {2, 4};
+    for (int out = 0; out < 2; out++) {
+        Bytes g = {0};
+        put_message(&g, 1, with(node("n", "BatchNormalization", "x,s,b,m,v", out ? "y,a,c,d,e" : "y"), attr_int("spatial", 0)));
+        for (int i = 0; i < 4; i++)
+            put_message(&g, 5, floats((const char *[]){"s", "b", "m", "v"}[i], 2, each));
+        put_message(&g, 11, info("x", 1, 3, x));
+        put_message(&g, 12, output("y"));
+        Opened o;
+        Graph *graph;
+        if (lower_bytes(model_bytes(g, 8), &o, &graph) != ST_OK)
+            fail_msg("%s", o.d.message);
+        int norms = 0;
+        for (int i = 0; i < graph->node.count; i++) {
+            const ferry_kernel *k = &graph->node.at[i].call;
+            if (k->op == FERRY_OP_BATCHNORM || k->op == FERRY_OP_BATCH_STATS)
+                assert_true(k->m == 3 && k->n == 8 && k->k == 1);
+            norms += k->op == FERRY_OP_BATCHNORM || k->op == FERRY_OP_BATCH_STATS;
+        }
+        assert_int_equal(norms, 1 + out);
+        graph_close(graph);
+        close_opened(&o);
+    }
+    refused(small_model(conv_node(), with(norm_node("y"), attr_int("spatial", 0)), 7), ST_MODEL, "one element of the batch");
+}
+
+/* small_model with one node more, which makes y. */
+static Bytes three_nodes(Bytes norm, Bytes last)
+{
+    const int64_t x[] = {2, 2, 2}, w[] = {2, 2, 1}, c[] = {2};
+    Bytes g = {0};
+    put_message(&g, 1, conv_node());
+    put_message(&g, 1, norm);
+    put_message(&g, 1, last);
+    put_message(&g, 5, floats("c.weight", 3, w));
+    const char *const vectors[] = {"c.bias", "n.weight", "n.bias", "n.running_mean", "n.running_var"};
+    for (int i = 0; i < 5; i++)
+        put_message(&g, 5, floats(vectors[i], 1, c));
+    put_message(&g, 11, info("x", 1, 3, x));
+    put_message(&g, 12, output("y"));
+    return model_bytes(g, 15);
+}
+
 static void test_refused(void **state)
 {
     (void)state;
-    lower_refused(small_model(conv_node(), with(norm_node("y"), attr_int("training_mode", 1)), 15), "training_mode");
+    lower_refused(small_model(conv_node(), norm_node("y,m"), 15), NULL); /* is fine: nothing reads m */
+    const char *const twice = "h,n.weight,n.bias,n.running_mean,n.running_mean";
+    lower_refused(small_model(conv_node(), with(node("norm", "BatchNormalization", twice, "y"), attr_int("training_mode", 1)), 15),
+                  "used 2 times; each needs its own");
+    Bytes reads = node("again", "Add", "h,m", "y");
+    lower_refused(three_nodes(with(norm_node("unused,m"), attr_int("training_mode", 1)), reads), "its output 'm' is read by 'again'");
     lower_refused(
         small_model(conv_node(), node("norm", "BatchNormalization", "h,n.weight,n.bias,n.bias,n.running_var", "y"), 15),
         "trained elsewhere");
@@ -302,7 +440,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_values), cmocka_unit_test(test_gradients), cmocka_unit_test(test_shared),
-        cmocka_unit_test(test_layers), cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_layers), cmocka_unit_test(test_refused), cmocka_unit_test(test_training),
+        cmocka_unit_test(test_each_activation),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

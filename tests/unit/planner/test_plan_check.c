@@ -322,6 +322,70 @@ static void test_broken_programs(void **state)
     assert_true(changes > 300);
 }
 
+/* Running statistics: each brought up to date once a step, where they are, from what they were. */
+static void test_statistics(void **state)
+{
+    (void)state;
+    Case c = {.a = arena_open()};
+    Diag d = {.quiet = true};
+    Model *m;
+    DimBinding dim = {"batch", 8};
+    ModelOptions options = {.path = FERRY_SOURCE_DIR "/tests/models/batchnorm/ts.onnx", .loss = "cross_entropy"};
+    DeviceFacts device = {.chunk_bytes = 4096, .alignment_bytes = 256};
+    int64_t live;
+    uint64_t rng = 9;
+    options.dim = &dim;
+    options.n_dim = 1;
+    if (graph_from_options(&d, c.a, &options, &m, &c.g) != ST_OK)
+        fail_msg("%s", d.message);
+    c.plan = random_plan(c.a, &rng, c.g);
+    assert_int_equal(steps_build(&d, c.a, c.g, c.plan, &c.s), ST_OK);
+    assert_int_equal(memory_plan(&d, c.a, c.s, &device, &c.l, &live), ST_OK);
+    if (verify(&c, &d) != ST_OK)
+        fail_msg("%s", d.message);
+    int found = 0;
+    for (int i = 0; i < c.s->n_step; i++)
+        for (int k = 0; k < c.s->step[i].n_access; k++) {
+            Step *x = &c.s->step[i], kept = *x;
+            Access *a = &x->access[k], access = *a, last = x->access[x->n_access - 1];
+            Buffer *b = &c.s->buffer[access.buffer];
+            if (b->kind != BUFFER_STATISTIC)
+                continue;
+            found++;
+            assert_true(access.read && access.write && b->pool == POOL_HOST && b->preset);
+            a->write = false;
+            expect_layout_error(&c, b->name);
+            *a = access;
+            a->buffer = c.s->master_buffer[c.g->unit[0].param[0]];
+            expect_layout_error(&c, b->name);
+            *a = last;
+            x->n_access--;
+            expect_layout_error(&c, b->name);
+            *x = kept;
+            *a = access;
+            b->preset = false;
+            expect_layout_error(&c, b->name);
+            b->preset = true;
+        }
+    assert_int_equal(found, 6);
+    for (int i = 0; i < c.s->n_step; i++) /* no other step takes part */
+        if (c.s->step[i].kind == STEP_ADAMW) {
+            Step kept = c.s->step[i];
+            c.s->step[i].access = ARENA_NEW(c.a, Access, kept.n_access + 1);
+            memcpy(c.s->step[i].access, kept.access, (size_t)kept.n_access * sizeof(Access));
+            for (int p = 0; p < c.g->n_param; p++)
+                if (c.g->param[p].state)
+                    c.s->step[i].access[kept.n_access] = (Access){c.s->master_buffer[p], true, true, 0};
+            c.s->step[i].n_access++;
+            assert_int_equal(verify(&c, &d), ST_FAILED);
+            c.s->step[i] = kept;
+        }
+    assert_int_equal(verify(&c, &d), ST_OK);
+    graph_close(c.g);
+    model_close(m);
+    arena_close(c.a);
+}
+
 /* What the plan promises beyond correct results. */
 static void test_promises(void **state)
 {
@@ -364,6 +428,7 @@ int main(void)
         cmocka_unit_test(test_overlaps),
         cmocka_unit_test(test_malformed_layouts),
         cmocka_unit_test(test_broken_programs),
+        cmocka_unit_test(test_statistics),
         cmocka_unit_test(test_promises),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -361,6 +361,12 @@ static ferry_status call_by_name(const ferry_kernel *k)
         return ferry_batchnorm_dx(stream, t, a[0], a[1], a[2], a[3], k->m, k->n, k->k, k->eps);
     case FERRY_OP_BATCHNORM_DP:
         return ferry_batchnorm_dp(stream, t, a[0], a[1], a[2], a[3], a[4], a[5], k->m, k->n, k->k, k->eps, flags);
+    case FERRY_OP_BATCH_STATS:
+        return ferry_batch_stats(stream, t, a[0], a[1], a[2], k->m, k->n, k->k);
+    case FERRY_OP_BATCHNORM_TRAIN_DX:
+        return ferry_batchnorm_train_dx(stream, t, a[0], a[1], a[2], a[3], a[4], a[5], k->m, k->n, k->k, k->eps);
+    case FERRY_OP_MOVING_AVERAGE:
+        return ferry_moving_average(stream, t, a[0], a[1], k->n, k->alpha);
     default:
         return FERRY_USAGE;
     }
@@ -413,7 +419,11 @@ static void test_named_calls(void **state)
                            op == FERRY_OP_AVGPOOL_GRAD;
             ids = op == FERRY_OP_MAXPOOL_GRAD ? 2 : -1;
         }
-        k.accumulate = k.accumulate || op == FERRY_OP_BATCHNORM_DP || op == FERRY_OP_DROPOUT;
+        k.accumulate = k.accumulate || op == FERRY_OP_BATCHNORM_DP || op == FERRY_OP_DROPOUT ||
+                       op == FERRY_OP_MOVING_AVERAGE;
+        if (op == FERRY_OP_MOVING_AVERAGE) {
+            k.alpha = 0.7;
+        }
         if (op == FERRY_OP_DROPOUT) {
             k.alpha = 0.5;
             k.seed = 7;

@@ -229,6 +229,25 @@ static void test_batchnorm(void **state)
     }
 }
 
+static void test_batch_training(void **state)
+{
+    (void)state;
+    for (int round = 0; round < ROUNDS; round++) {
+        for (ferry_op op = FERRY_OP_BATCH_STATS; op <= FERRY_OP_MOVING_AVERAGE; op++) {
+            ferry_kernel k = {.op = op, .dtype = round % 2 != 0 ? FERRY_F32 : FERRY_F64, .alpha = 0.7, .eps = 1e-3};
+            k.m = bench_int(1, 3);
+            k.n = bench_int(1, 5);
+            k.k = bench_int(1, 20);
+            k.accumulate = op == FERRY_OP_MOVING_AVERAGE;
+            if (op == FERRY_OP_BATCHNORM_TRAIN_DX) {
+                bench_random(&k, 5, 0.5, 2);
+            }
+            fill_args(&k, 0);
+            compare(&k);
+        }
+    }
+}
+
 /* ---- gradients against central differences of the forward reference -------------------------------------------------
  */
 
@@ -360,6 +379,55 @@ static void test_batchnorm_gradients(void **state)
     }
 }
 
+/* BATCHNORM over its own BATCH_STATS, as one function of x. */
+static double normalized(ferry_kernel *stats, ferry_kernel *norm, const double *weight)
+{
+    assert_int_equal(bench_run(true, stats), FERRY_OK);
+    return weighted(norm, weight);
+}
+
+static void test_batch_gradients(void **state)
+{
+    (void)state;
+    for (int round = 0; round < 10; round++) {
+        ferry_kernel f = {.op = FERRY_OP_BATCHNORM, .dtype = FERRY_F64, .alpha = 1, .eps = 0.01};
+        f.m = bench_int(1, 3);
+        f.n = bench_int(1, 4);
+        f.k = bench_int(2, 5);
+        fill_args(&f, 0);
+        ferry_kernel dx = f, stats = f;
+        stats.op = FERRY_OP_BATCH_STATS;
+        stats.arg[0] = f.arg[4];
+        stats.arg[1] = f.arg[5];
+        stats.arg[2] = f.arg[1];
+        dx.op = FERRY_OP_BATCHNORM_TRAIN_DX;
+        bench_alloc(&dx, 0);
+        bench_random(&dx, 1, -1, 1);
+        dx.arg[2] = f.arg[1];
+        dx.arg[3] = f.arg[2];
+        const double *dy = dx.arg[1];
+        normalized(&stats, &f, dy);
+        assert_int_equal(bench_run(true, &dx), FERRY_OK);
+        double *x = f.arg[1];
+        for (int64_t i = 0, n = bench_elements(&f, 1); i < n; i++) {
+            const double h = 1e-5, at = x[i];
+            x[i] = at + h;
+            double above = normalized(&stats, &f, dy);
+            x[i] = at - h;
+            double below = normalized(&stats, &f, dy);
+            x[i] = at;
+            double want = (above - below) / (2 * h), got = bench_get(&dx, 0, i);
+            if (!(fabs(got - want) <= 1e-7 * (1 + fabs(want)))) {
+                fail_msg("dx[%d] is %.12g, differences give %.12g", (int)i, got, want);
+            }
+        }
+        dx.arg[2] = dx.arg[3] = dx.arg[4] = dx.arg[5] = NULL;
+        free(dx.arg[0]);
+        free(dx.arg[1]);
+        bench_free(&f);
+    }
+}
+
 /* ---- by hand
  * --------------------------------------------------------------------------------------------------------- */
 
@@ -391,6 +459,18 @@ static void test_values(void **state)
         a.window.count_pad = true;
         assert_int_equal(bench_run(reference, &a), FERRY_OK);
         assert_true(y[0] == 0.25 && y[1] == 0.75 && y[3] == 1.25);
+        double mean[2], var[2], kept[] = {1, -1}, batch[] = {3, 4, 5, 6, 1, 2, 7, 8}; /* [2, 2, 2] */
+        ferry_kernel s = {.op = FERRY_OP_BATCH_STATS, .dtype = FERRY_F64, .m = 2, .n = 2, .k = 2};
+        s.arg[0] = mean;
+        s.arg[1] = var;
+        s.arg[2] = batch;
+        assert_int_equal(bench_run(reference, &s), FERRY_OK);
+        assert_true(mean[0] == 2.5 && mean[1] == 6.5 && var[0] == 1.25 && var[1] == 1.25);
+        ferry_kernel e = {.op = FERRY_OP_MOVING_AVERAGE, .dtype = FERRY_F64, .n = 2, .alpha = 0.75, .accumulate = true};
+        e.arg[0] = kept;
+        e.arg[1] = mean;
+        assert_int_equal(bench_run(reference, &e), FERRY_OK);
+        assert_true(kept[0] == 1.375 && kept[1] == 0.875);
         double equal[] = {7, 7, 7, 7, 7, 7};
         ferry_kernel p = {.op = FERRY_OP_MAXPOOL, .dtype = FERRY_F64, .m = 1, .window = w};
         p.arg[0] = y;
@@ -451,6 +531,9 @@ static void test_refused(void **state)
     ferry_kernel n = {.op = FERRY_OP_BATCHNORM, .dtype = FERRY_F64, .m = 1, .k = 2, .n = 4};
     n.arg[0] = n.arg[1] = n.arg[2] = n.arg[3] = n.arg[4] = at;
     refused(n, "argument 5 is NULL");
+    ferry_kernel e = {.op = FERRY_OP_MOVING_AVERAGE, .dtype = FERRY_F64, .n = 4, .alpha = 0.5};
+    e.arg[0] = e.arg[1] = at;
+    refused(e, "accumulate must be set");
 }
 
 int main(void)
@@ -466,6 +549,8 @@ int main(void)
         cmocka_unit_test(test_conv_gradients),
         cmocka_unit_test(test_pool_gradients),
         cmocka_unit_test(test_batchnorm_gradients),
+        cmocka_unit_test(test_batch_training),
+        cmocka_unit_test(test_batch_gradients),
         cmocka_unit_test(test_values),
         cmocka_unit_test(test_refused),
     };
