@@ -295,6 +295,9 @@ static Status lower_trained_norm(Diag *d, Lowering *l, ModelNode *n)
 {
     Graph *g = l->graph;
     int arg[6];
+    if (g->precision != FERRY_F32 && g->precision != FERRY_F64)
+        return node_fail(d, l->model, n, "training mode is unsupported in %s: running statistics are kept in fp32 or fp64",
+                         ferry_dtype_name(g->precision));
     for (int i = 1; i < n->n_out && !g->forward; i++)
         if (n->out[i] >= 0 && l->user[n->out[i]] >= 0)
             return node_fail(d, l->model, n, "its output '%s' is read by '%s': only the first output can be trained through",

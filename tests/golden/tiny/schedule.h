@@ -1,4 +1,4 @@
-// ferryc 0.1.0 0d30d67bc0913d5211b88ebf92a6aeb2 schedule
+// ferryc 0.1.0 141dc5240d379d1e9f8f893cf48b3258 schedule
 /* A training schedule; see schedule.c for what it does. Change the plan, not this file.
  * go-memferry, budget 1.00 GiB, peak 4.00 KiB of device memory, 3.11 KiB pinned on the host.
  * One step: 29.0 us predicted (compute 21.4 us, H2D 12.4 us, D2H 12.4 us, update 11.1 us), 3.00% above the proven bound.
