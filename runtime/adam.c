@@ -24,35 +24,44 @@ ferryi_adamw_numbers ferryi_adamw_prepare(const ferry_adamw_args *args, double s
     };
 }
 
-/* One body for both types. The choice between the two forms of the lerp is made in double, as it is the same for all.
- */
-#define ADAMW_SCALAR(name, T, root)                                                                                    \
-    static void name(T *p, T *m, T *v, const T *g, int64_t n, const ferryi_adamw_numbers *a)                           \
+#define AS_IT_IS(x)    (x)
+#define WIDE(x)        ferryi_bf16_to_f32(x)
+#define NOTHING(i, x)  (void)0
+#define ROUNDED(i, x)  rounded[i] = ferryi_bf16_from_f32(x)
+
+/* One body for all types. The choice between the two forms of the lerp is made in double, as it is the same for all. */
+#define ADAMW_SCALAR(name, T, G, load, keep, root)                                                                     \
+    static void name(T *p, T *m, T *v, const G *g, uint16_t *rounded, int64_t n, const ferryi_adamw_numbers *a)        \
     {                                                                                                                  \
+        (void)rounded;                                                                                                 \
         const T scale = (T)a->scale, decay = (T)a->decay, weight = (T)a->weight, beta2 = (T)a->beta2;                  \
         const T fresh = (T)a->fresh, root2 = (T)a->root2, eps = (T)a->eps, size = (T)a->size;                          \
         const bool small = weight < (T)0.5;                                                                            \
         const T rest = (T)1 - weight;                                                                                  \
         for (int64_t i = 0; i < n; i++) {                                                                              \
-            T gi = g[i] * scale, mi = m[i], pi = p[i] * decay;                                                         \
+            T gi = load(g[i]) * scale, mi = m[i], pi = p[i] * decay;                                                   \
             mi = small ? mi + weight * (gi - mi) : gi - (gi - mi) * rest;                                              \
             T vi = v[i] * beta2 + (fresh * gi) * gi;                                                                   \
             m[i] = mi;                                                                                                 \
             v[i] = vi;                                                                                                 \
             p[i] = pi - (size * mi) / (root(vi) / root2 + eps);                                                        \
+            keep(i, p[i]);                                                                                             \
         }                                                                                                              \
     }
 
-ADAMW_SCALAR(adamw_f32, float, sqrtf)
-ADAMW_SCALAR(adamw_f64, double, sqrt)
+ADAMW_SCALAR(adamw_f32, float, float, AS_IT_IS, NOTHING, sqrtf)
+ADAMW_SCALAR(adamw_f64, double, double, AS_IT_IS, NOTHING, sqrt)
+ADAMW_SCALAR(adamw_bf16, float, uint16_t, WIDE, ROUNDED, sqrtf)
 
-void ferryi_adamw_scalar(ferry_dtype t, void *p, void *m, void *v, const void *g, int64_t n,
+void ferryi_adamw_scalar(ferry_dtype t, void *p, void *m, void *v, const void *g, void *rounded, int64_t n,
                          const ferryi_adamw_numbers *numbers)
 {
     if (t == FERRY_F32) {
-        adamw_f32(p, m, v, g, n, numbers);
+        adamw_f32(p, m, v, g, NULL, n, numbers);
+    } else if (t == FERRY_F64) {
+        adamw_f64(p, m, v, g, NULL, n, numbers);
     } else {
-        adamw_f64(p, m, v, g, n, numbers);
+        adamw_bf16(p, m, v, g, rounded, n, numbers);
     }
 }
 
@@ -108,7 +117,7 @@ static double sqnorm_block(const sqnorm_task *task, int64_t block)
 {
     const void *g = (const char *)task->g + (size_t)block * FERRYI_UPDATE_BLOCK * ferry_dtype_bytes(task->t);
     int64_t n = block_size(task->n, block);
-    bool wide = (task->t == FERRY_F32 || task->t == FERRY_F64) && ferryi_have_avx2();
+    bool wide = task->t != FERRY_F16 && ferryi_have_avx2();
     return wide ? ferryi_sqnorm_avx2(task->t, g, n) : ferryi_sqnorm_scalar(task->t, g, n);
 }
 
@@ -174,10 +183,17 @@ typedef struct adamw_task {
     ferry_dtype t;
     void *p, *m, *v;
     const void *g;
+    void *rounded; /* NULL but for bf16 */
     const double *scale;
     int64_t n;
     ferry_adamw_args args;
 } adamw_task;
+
+/* Bytes of an element of p, m and v. */
+static size_t state_bytes(ferry_dtype t)
+{
+    return t == FERRY_F64 ? 8 : 4;
+}
 
 typedef struct adamw_team {
     const adamw_task *task;
@@ -188,25 +204,30 @@ static void adamw_part(void *arg, int64_t block)
 {
     const adamw_team *team = arg;
     const adamw_task *task = team->task;
-    size_t at = (size_t)block * FERRYI_UPDATE_BLOCK * ferry_dtype_bytes(task->t);
+    size_t first = (size_t)block * FERRYI_UPDATE_BLOCK, at = first * state_bytes(task->t);
+    size_t narrow = first * ferry_dtype_bytes(task->t);
     char *p = (char *)task->p + at, *m = (char *)task->m + at, *v = (char *)task->v + at;
-    const char *g = (const char *)task->g + at;
+    const char *g = (const char *)task->g + narrow;
+    char *rounded = task->rounded != NULL ? (char *)task->rounded + narrow : NULL;
     int64_t n = block_size(task->n, block);
     if (ferryi_have_avx2()) {
-        ferryi_adamw_avx2(task->t, p, m, v, g, n, &team->numbers);
+        ferryi_adamw_avx2(task->t, p, m, v, g, rounded, n, &team->numbers);
     } else {
-        ferryi_adamw_scalar(task->t, p, m, v, g, n, &team->numbers);
+        ferryi_adamw_scalar(task->t, p, m, v, g, rounded, n, &team->numbers);
     }
 }
 
 static void run_adamw(void *args)
 {
     const adamw_task *task = args;
-    int64_t bytes = task->n * (int64_t)ferry_dtype_bytes(task->t);
+    int64_t narrow = task->n * (int64_t)ferry_dtype_bytes(task->t), bytes = task->n * (int64_t)state_bytes(task->t);
     if (task->scale != NULL) {
         ferryi_shadow_touch(task->device, task->scale, sizeof(double), false);
     }
-    ferryi_shadow_touch(task->device, task->g, bytes, false);
+    ferryi_shadow_touch(task->device, task->g, narrow, false);
+    if (task->rounded != NULL) {
+        ferryi_shadow_touch(task->device, task->rounded, narrow, true);
+    }
     ferryi_shadow_touch(task->device, task->p, bytes, true);
     ferryi_shadow_touch(task->device, task->m, bytes, true);
     ferryi_shadow_touch(task->device, task->v, bytes, true);
@@ -266,29 +287,54 @@ ferry_status ferry_grad_norm(ferry_stream *s, double *norm, double *scale, const
     return ferryi_stream_task(s, run_norm, &task, sizeof task);
 }
 
-ferry_status ferry_adamw(ferry_stream *s, ferry_dtype t, void *p, void *m, void *v, const void *g, const double *scale,
-                         int64_t n, ferry_adamw_args args)
+static ferry_status adamw(const char *what, ferry_stream *s, adamw_task task)
 {
-    ferry_status status = check_place("ferry_adamw", s, (const void *const[]){p, m, v, g, scale}, 5);
+    const void *const pointers[] = {task.p, task.m, task.v, task.g, task.scale, task.rounded};
+    ferry_status status = check_place(what, s, pointers, 6);
     if (status != FERRY_OK) {
         return status;
     }
-    if (t != FERRY_F32 && t != FERRY_F64) {
-        return ferryi_fail(FERRY_USAGE, "ferry_adamw: parameters of type %s are not supported, only f32 and f64",
-                           ferry_dtype_name(t));
+    bool missing = task.p == NULL || task.m == NULL || task.v == NULL || task.g == NULL ||
+                   (task.t == FERRY_BF16 && task.rounded == NULL);
+    if (task.n < 0 || task.n > INT64_MAX / 8 || (task.n > 0 && missing)) {
+        return ferryi_fail(FERRY_USAGE, "%s: a pointer is missing or n = %lld is impossible", what, (long long)task.n);
     }
-    if (n < 0 || n > INT64_MAX / 8 || (n > 0 && (p == NULL || m == NULL || v == NULL || g == NULL))) {
-        return ferryi_fail(FERRY_USAGE, "ferry_adamw: a pointer is missing or n = %lld is impossible", (long long)n);
-    }
-    bool rates = isfinite(args.lr) && args.lr >= 0 && isfinite(args.weight_decay) && args.weight_decay >= 0 &&
-                 isfinite(args.eps) && args.eps >= 0;
-    if (!rates || !(args.beta1 >= 0 && args.beta1 < 1) || !(args.beta2 >= 0 && args.beta2 < 1) || args.step < 1) {
+    const ferry_adamw_args *args = &task.args;
+    bool rates = isfinite(args->lr) && args->lr >= 0 && isfinite(args->weight_decay) && args->weight_decay >= 0 &&
+                 isfinite(args->eps) && args->eps >= 0;
+    if (!rates || !(args->beta1 >= 0 && args->beta1 < 1) || !(args->beta2 >= 0 && args->beta2 < 1) || args->step < 1) {
         return ferryi_fail(
             FERRY_USAGE,
-            "ferry_adamw: lr %g, betas %g and %g, eps %g, weight decay %g, step %lld: rates are finite and not "
+            "%s: lr %g, betas %g and %g, eps %g, weight decay %g, step %lld: rates are finite and not "
             "negative, betas below 1, steps count from 1",
-            args.lr, args.beta1, args.beta2, args.eps, args.weight_decay, (long long)args.step);
+            what, args->lr, args->beta1, args->beta2, args->eps, args->weight_decay, (long long)args->step);
     }
-    adamw_task task = {ferryi_stream_device(s), t, p, m, v, g, scale, n, args};
+    task.device = ferryi_stream_device(s);
     return ferryi_stream_task(s, run_adamw, &task, sizeof task);
+}
+
+ferry_status ferry_adamw(ferry_stream *s, ferry_dtype t, void *p, void *m, void *v, const void *g, const double *scale,
+                         int64_t n, ferry_adamw_args args)
+{
+    if (t != FERRY_F32 && t != FERRY_F64) {
+        return ferryi_fail(FERRY_USAGE, "ferry_adamw: parameters of type %s are not supported, only f32 and f64%s",
+                           ferry_dtype_name(t), t == FERRY_BF16 ? "; bf16 has ferry_adamw_bf16" : "");
+    }
+    return adamw("ferry_adamw", s,
+                 (adamw_task){.t = t, .p = p, .m = m, .v = v, .g = g, .scale = scale, .n = n, .args = args});
+}
+
+ferry_status ferry_adamw_bf16(ferry_stream *s, float *p, float *m, float *v, void *rounded, const void *g,
+                              const double *scale, int64_t n, ferry_adamw_args args)
+{
+    return adamw("ferry_adamw_bf16", s,
+                 (adamw_task){.t = FERRY_BF16,
+                              .p = p,
+                              .m = m,
+                              .v = v,
+                              .g = g,
+                              .rounded = rounded,
+                              .scale = scale,
+                              .n = n,
+                              .args = args});
 }

@@ -9,7 +9,8 @@
  *     p = p - (lr / (1 - beta1^step)) * m / (sqrt(v) / sqrt(1 - beta2^step) + eps)
  *
  * The numbers that are the same for all elements are computed in double. For f32 tensors each is then rounded to float,
- * where PyTorch does so too, and the elements are computed in float.
+ * where PyTorch does so too, and the elements are computed in float. A bf16 gradient is widened, and the rest is as with
+ * f32; a copy of p, rounded to bf16, is written beside it.
  *
  * Both versions perform the same IEEE operations on each element, none of them fused: the same bits, subnormal numbers
  * included (neither flushes them). */
@@ -31,11 +32,11 @@ typedef struct ferryi_adamw_numbers {
 
 ferryi_adamw_numbers ferryi_adamw_prepare(const ferry_adamw_args *args, double scale);
 
-/* t: FERRY_F32 or FERRY_F64. p, m, v, g: n elements each, not overlapping; the address suits
- * an element, no more is asked. */
-void ferryi_adamw_scalar(ferry_dtype t, void *p, void *m, void *v, const void *g, int64_t n,
+/* t: FERRY_F32, FERRY_F64, or FERRY_BF16: g is bf16 then, p, m and v are f32, and rounded gets p in bf16 (else it is
+ * NULL). n elements each, not overlapping; the address suits an element, no more is asked. */
+void ferryi_adamw_scalar(ferry_dtype t, void *p, void *m, void *v, const void *g, void *rounded, int64_t n,
                          const ferryi_adamw_numbers *numbers);
-void ferryi_adamw_avx2(ferry_dtype t, void *p, void *m, void *v, const void *g, int64_t n,
+void ferryi_adamw_avx2(ferry_dtype t, void *p, void *m, void *v, const void *g, void *rounded, int64_t n,
                        const ferryi_adamw_numbers *numbers);
 
 /* Large tensors are shared out in blocks of this many elements: the team that works on them (workers.h) does not show in
@@ -44,7 +45,7 @@ enum { FERRYI_UPDATE_BLOCK = 1 << 16 };
 
 /* The sum of squares of a block of a floating tensor, at most FERRYI_UPDATE_BLOCK elements, in double; ferry_sqnorm adds
  * the blocks in their order. Eight partial sums, element i goes into number i mod 8; then
- * ((s0 + s4) + (s2 + s6)) + ((s1 + s5) + (s3 + s7)). The avx2 version takes F32 and F64 only. */
+ * ((s0 + s4) + (s2 + s6)) + ((s1 + s5) + (s3 + s7)). The avx2 version takes F32, F64 and BF16. */
 double ferryi_sqnorm_scalar(ferry_dtype t, const void *g, int64_t n);
 double ferryi_sqnorm_avx2(ferry_dtype t, const void *g, int64_t n);
 double ferryi_sqnorm_join(const double sums[8]);

@@ -4,6 +4,7 @@
  * it. FMA is left out on purpose: it would round once where the scalar version rounds twice. The elements after the
  * last whole vector go through the scalar version. */
 #include "runtime/adam.h"
+#include "runtime/convert.h"
 
 #if defined(__x86_64__)
 
@@ -11,7 +12,40 @@
 
 #define AVX2 __attribute__((target("avx2")))
 
-AVX2 static int64_t adamw_f32(float *p, float *m, float *v, const float *g, int64_t n, const ferryi_adamw_numbers *a)
+/* bf16: the upper half of a float. */
+AVX2 static inline __m256 widen(const uint16_t *x)
+{
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)(const void *)x)), 16));
+}
+
+/* As ferryi_bf16_from_f32, in the lower half of each element. */
+AVX2 static inline __m256i narrow(__m256 x)
+{
+    const __m256i bits = _mm256_castps_si256(x), high = _mm256_srli_epi32(bits, 16);
+    const __m256i odd = _mm256_and_si256(high, _mm256_set1_epi32(1));
+    const __m256i rounded =
+        _mm256_srli_epi32(_mm256_add_epi32(bits, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff))), 16);
+    const __m256i quiet =
+        _mm256_or_si256(_mm256_and_si256(high, _mm256_set1_epi32(0x8000)), _mm256_set1_epi32(0x7fc0));
+    const __m256i nan = _mm256_castps_si256(_mm256_cmp_ps(x, x, _CMP_UNORD_Q));
+    return _mm256_blendv_epi8(rounded, quiet, nan);
+}
+
+/* The copy is written past the caches: the CPU does not read it again, and this saves reading its lines first. */
+AVX2 static inline void put_rounded(uint16_t *to, __m256i low, __m256i high)
+{
+    const __m256i both = _mm256_permute4x64_epi64(_mm256_packus_epi32(low, high), 0xd8);
+    if ((uintptr_t)to % sizeof both == 0) {
+        _mm256_stream_si256((__m256i *)(void *)to, both);
+    } else {
+        _mm256_storeu_si256((__m256i *)(void *)to, both);
+    }
+}
+
+/* rounded: NULL for gradients of f32. */
+AVX2 static inline __attribute__((always_inline)) int64_t adamw_single(float *p, float *m, float *v, const void *g,
+                                                                       uint16_t *rounded, int64_t n,
+                                                                       const ferryi_adamw_numbers *a)
 {
     const float weight = (float)a->weight;
     const __m256 scale = _mm256_set1_ps((float)a->scale), decay = _mm256_set1_ps((float)a->decay);
@@ -19,9 +53,15 @@ AVX2 static int64_t adamw_f32(float *p, float *m, float *v, const float *g, int6
     const __m256 root2 = _mm256_set1_ps((float)a->root2), eps = _mm256_set1_ps((float)a->eps);
     const __m256 size = _mm256_set1_ps((float)a->size), wide = _mm256_set1_ps(weight);
     const __m256 rest = _mm256_set1_ps(1 - weight);
+    __m256i before = _mm256_setzero_si256(); /* the eight that wait for eight more */
     int64_t i = 0;
+    if (rounded != NULL) {
+        n -= n % 16;
+    }
     for (; i + 8 <= n; i += 8) {
-        __m256 gi = _mm256_mul_ps(_mm256_loadu_ps(g + i), scale), mi = _mm256_loadu_ps(m + i);
+        __m256 gi = rounded != NULL ? widen((const uint16_t *)g + i) : _mm256_loadu_ps((const float *)g + i);
+        __m256 mi = _mm256_loadu_ps(m + i);
+        gi = _mm256_mul_ps(gi, scale);
         __m256 pi = _mm256_mul_ps(_mm256_loadu_ps(p + i), decay), difference = _mm256_sub_ps(gi, mi);
         mi = weight < 0.5F ? _mm256_add_ps(mi, _mm256_mul_ps(wide, difference))
                            : _mm256_sub_ps(gi, _mm256_mul_ps(difference, rest));
@@ -30,9 +70,29 @@ AVX2 static int64_t adamw_f32(float *p, float *m, float *v, const float *g, int6
         __m256 below = _mm256_add_ps(_mm256_div_ps(_mm256_sqrt_ps(vi), root2), eps);
         _mm256_storeu_ps(m + i, mi);
         _mm256_storeu_ps(v + i, vi);
-        _mm256_storeu_ps(p + i, _mm256_sub_ps(pi, _mm256_div_ps(_mm256_mul_ps(size, mi), below)));
+        pi = _mm256_sub_ps(pi, _mm256_div_ps(_mm256_mul_ps(size, mi), below));
+        _mm256_storeu_ps(p + i, pi);
+        if (rounded != NULL && i % 16 == 0) {
+            before = narrow(pi);
+        } else if (rounded != NULL) {
+            put_rounded(rounded + i - 8, before, narrow(pi));
+        }
+    }
+    if (rounded != NULL) {
+        _mm_sfence(); /* what was streamed comes before whatever tells that the update is done */
     }
     return i;
+}
+
+AVX2 static int64_t adamw_f32(float *p, float *m, float *v, const float *g, int64_t n, const ferryi_adamw_numbers *a)
+{
+    return adamw_single(p, m, v, g, NULL, n, a);
+}
+
+AVX2 static int64_t adamw_bf16(float *p, float *m, float *v, const uint16_t *g, uint16_t *rounded, int64_t n,
+                               const ferryi_adamw_numbers *a)
+{
+    return adamw_single(p, m, v, g, rounded, n, a);
 }
 
 AVX2 static int64_t adamw_f64(double *p, double *m, double *v, const double *g, int64_t n,
@@ -59,14 +119,16 @@ AVX2 static int64_t adamw_f64(double *p, double *m, double *v, const double *g, 
     return i;
 }
 
-void ferryi_adamw_avx2(ferry_dtype t, void *p, void *m, void *v, const void *g, int64_t n,
+void ferryi_adamw_avx2(ferry_dtype t, void *p, void *m, void *v, const void *g, void *rounded, int64_t n,
                        const ferryi_adamw_numbers *numbers)
 {
-    int64_t done = t == FERRY_F32 ? adamw_f32(p, m, v, g, n, numbers) : adamw_f64(p, m, v, g, n, numbers);
-    size_t skip = (size_t)done * ferry_dtype_bytes(t);
+    int64_t done = t == FERRY_F32   ? adamw_f32(p, m, v, g, n, numbers)
+                   : t == FERRY_F64 ? adamw_f64(p, m, v, g, n, numbers)
+                                    : adamw_bf16(p, m, v, g, rounded, n, numbers);
+    size_t narrow_skip = (size_t)done * ferry_dtype_bytes(t), skip = t == FERRY_BF16 ? 2 * narrow_skip : narrow_skip;
     if (done < n) {
-        ferryi_adamw_scalar(t, (char *)p + skip, (char *)m + skip, (char *)v + skip, (const char *)g + skip, n - done,
-                            numbers);
+        ferryi_adamw_scalar(t, (char *)p + skip, (char *)m + skip, (char *)v + skip, (const char *)g + narrow_skip,
+                            rounded != NULL ? (char *)rounded + narrow_skip : NULL, n - done, numbers);
     }
 }
 
@@ -79,6 +141,10 @@ AVX2 double ferryi_sqnorm_avx2(ferry_dtype t, const void *g, int64_t n)
         if (t == FERRY_F32) {
             a = _mm256_cvtps_pd(_mm_loadu_ps((const float *)g + i));
             b = _mm256_cvtps_pd(_mm_loadu_ps((const float *)g + i + 4));
+        } else if (t == FERRY_BF16) {
+            __m256 both = widen((const uint16_t *)g + i);
+            a = _mm256_cvtps_pd(_mm256_castps256_ps128(both));
+            b = _mm256_cvtps_pd(_mm256_extractf128_ps(both, 1));
         } else {
             a = _mm256_loadu_pd((const double *)g + i);
             b = _mm256_loadu_pd((const double *)g + i + 4);
@@ -90,7 +156,7 @@ AVX2 double ferryi_sqnorm_avx2(ferry_dtype t, const void *g, int64_t n)
     _mm256_storeu_pd(sums, low);
     _mm256_storeu_pd(sums + 4, high);
     for (; i < n; i++) {
-        double x = t == FERRY_F32 ? (double)((const float *)g)[i] : ((const double *)g)[i];
+        double x = ferryi_float_at(g, t, i);
         sums[i % 8] += x * x;
     }
     return ferryi_sqnorm_join(sums);
@@ -98,10 +164,10 @@ AVX2 double ferryi_sqnorm_avx2(ferry_dtype t, const void *g, int64_t n)
 
 #else /* another processor: ferryi_have_avx2 says no, and these forward so that a stray call is right all the same */
 
-void ferryi_adamw_avx2(ferry_dtype t, void *p, void *m, void *v, const void *g, int64_t n,
+void ferryi_adamw_avx2(ferry_dtype t, void *p, void *m, void *v, const void *g, void *rounded, int64_t n,
                        const ferryi_adamw_numbers *numbers)
 {
-    ferryi_adamw_scalar(t, p, m, v, g, n, numbers);
+    ferryi_adamw_scalar(t, p, m, v, g, rounded, n, numbers);
 }
 
 double ferryi_sqnorm_avx2(ferry_dtype t, const void *g, int64_t n)

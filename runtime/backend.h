@@ -126,8 +126,6 @@ ferry_status ferryi_shadow_alloc(int64_t bytes, uint64_t **out);
 ferry_status ferryi_kernel_check(const ferry_kernel *call);
 /* Tells the access checker all that the call touches. Nothing without FERRY_TSAN. */
 void ferryi_kernel_touch(ferry_device *d, const ferry_kernel *call);
-/* Type of the elements of arg[i], which the op has. */
-ferry_dtype ferryi_kernel_arg_dtype(const ferry_kernel *call, int arg);
 /* Bytes of one element of arg[i]; 0 when the op has no such argument. */
 int64_t ferryi_kernel_element_bytes(const ferry_kernel *call, int arg);
 

@@ -40,6 +40,14 @@ uint16_t ferryi_bf16_from_f64(double x)
     return ferryi_narrow(x, 7);
 }
 
+float ferryi_bf16_to_f32(uint16_t bits)
+{
+    uint32_t wide = (uint32_t)bits << 16;
+    float x;
+    memcpy(&x, &wide, sizeof x);
+    return x;
+}
+
 uint16_t ferryi_bf16_from_f32(float x)
 {
     uint32_t bits;

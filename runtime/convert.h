@@ -10,6 +10,7 @@ double ferryi_bf16_to_f64(uint16_t bits);
 uint16_t ferryi_f16_from_f64(double x);
 uint16_t ferryi_bf16_from_f64(double x);
 uint16_t ferryi_bf16_from_f32(float x);
+float ferryi_bf16_to_f32(uint16_t bits);
 
 /* Element i of an array of floating type t, exactly; and the store, rounded. */
 double ferryi_float_at(const void *array, ferry_dtype t, int64_t i);

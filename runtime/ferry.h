@@ -205,6 +205,8 @@ ferry_status ferry_launch(ferry_stream *s, const ferry_kernel *call);
  * stride is wrong (such a call is refused). A negative-offset access never occurs. Used for access checking and by the
  * compiler for accesses of steps. */
 int64_t ferry_kernel_extent_bytes(const ferry_kernel *call, int arg);
+/* Type of the elements of arg[i], which the op has. */
+ferry_dtype ferry_kernel_arg_dtype(const ferry_kernel *call, int arg);
 
 /* Named calls, for emitted code and for people. Shapes as in ferry_ops.def. flags: any of these. */
 enum { FERRY_TRANS_A = 1, FERRY_TRANS_B = 2, FERRY_ACCUMULATE = 4, FERRY_REVERSE = 8 };
@@ -313,6 +315,9 @@ ferry_status ferry_grad_norm(ferry_stream *s, double *norm, double *scale, const
  * AVX2 versions give the same bits. */
 ferry_status ferry_adamw(ferry_stream *s, ferry_dtype t, void *p, void *m, void *v, const void *g, const double *scale,
                          int64_t n, ferry_adamw_args args);
+/* The same with a gradient in bf16: p, m and v are f32, and `rounded` gets the new p in bf16. */
+ferry_status ferry_adamw_bf16(ferry_stream *s, float *p, float *m, float *v, void *rounded, const void *g,
+                              const double *scale, int64_t n, ferry_adamw_args args);
 /* A function called on the stream's thread; for hand-over and tests. Not called after a failure of the device, as all
  * enqueued work: who waits for it uses an event or a sync, which then say what failed. */
 ferry_status ferry_stream_call(ferry_stream *s, void (*fn)(void *), void *arg);

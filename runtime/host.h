@@ -45,6 +45,7 @@ ferry_status ferryi_ref_f32(const ferry_kernel *k); /* host_ref.c: arithmetic on
 ferry_status ferryi_ref_f64(const ferry_kernel *k);
 ferry_status ferryi_ref_int(const ferry_kernel *k);  /* host_int.c: UNARY, BINARY, REDUCE on integers and bool */
 ferry_status ferryi_ref_move(const ferry_kernel *k); /* host_move.c: WHERE, COPY, FILL, CAST, EMBEDDING of any type */
+ferry_status ferryi_host_bf16(bool reference, const ferry_kernel *k); /* host_bf16.c: arithmetic on bf16 */
 ferry_status ferryi_ref_index(const ferry_kernel *k); /* host_index.c: RAVEL, TOPK; SCATTER that replaces */
 /* host_fast.c. *done = false when there is no faster way than the reference for this call; nothing was done then. */
 ferry_status ferryi_fast_f32(const ferry_kernel *k, bool *done);

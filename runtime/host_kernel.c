@@ -3,7 +3,7 @@
 
 static bool is_host_float(ferry_dtype t)
 {
-    return t == FERRY_F32 || t == FERRY_F64;
+    return t == FERRY_F32 || t == FERRY_F64 || t == FERRY_BF16;
 }
 
 /* Moves elements without arithmetic, of any type. */
@@ -58,9 +58,9 @@ ferry_status ferryi_host_supports(const ferry_kernel *k)
     bool whole = k->op == FERRY_OP_UNARY || k->op == FERRY_OP_BINARY || k->op == FERRY_OP_REDUCE ||
                  k->op == FERRY_OP_TOPK;
     bool has =
-        is_host_float(k->dtype) || (whole && k->dtype != FERRY_F16 && k->dtype != FERRY_BF16);
+        is_host_float(k->dtype) || (whole && k->dtype != FERRY_F16);
     if (!has) {
-        return ferryi_fail(FERRY_USAGE, "kernel %s: the host device does not compute in %s; use f32 or f64", name,
+        return ferryi_fail(FERRY_USAGE, "kernel %s: the host device does not compute in %s; use f32, f64 or bf16", name,
                            ferry_dtype_name(k->dtype));
     }
     return FERRY_OK;
@@ -69,6 +69,9 @@ ferry_status ferryi_host_supports(const ferry_kernel *k)
 ferry_status ferryi_host_kernel(bool reference, const ferry_kernel *k)
 {
     bool move = is_move(k), done = false;
+    if (k->dtype == FERRY_BF16 && !move && (!is_index(k) || k->op == FERRY_OP_TOPK)) {
+        return ferryi_host_bf16(reference, k);
+    }
     if (is_index(k)) {
         return ferryi_ref_index(k);
     }

@@ -104,7 +104,7 @@ static ferry_dtype statistic_dtype(const ferry_kernel *c)
     return c->dtype == FERRY_BF16 || c->dtype == FERRY_F16 ? FERRY_F32 : c->dtype;
 }
 
-ferry_dtype ferryi_kernel_arg_dtype(const ferry_kernel *c, int arg)
+ferry_dtype ferry_kernel_arg_dtype(const ferry_kernel *c, int arg)
 {
     switch (c->op) {
     case FERRY_OP_LAYERNORM:
@@ -148,7 +148,7 @@ int64_t ferryi_kernel_element_bytes(const ferry_kernel *c, int arg)
     if (info == NULL || arg < 0 || arg >= info->n_out + info->n_in) {
         return 0;
     }
-    return (int64_t)ferry_dtype_bytes(ferryi_kernel_arg_dtype(c, arg));
+    return (int64_t)ferry_dtype_bytes(ferry_kernel_arg_dtype(c, arg));
 }
 
 /* ---- extents ---------------------------------------------------------------------------------------------------- */

@@ -4,6 +4,7 @@
 #define FERRY_TESTS_KERNEL_BENCH_H
 
 #include "runtime/backend.h"
+#include "runtime/convert.h"
 #include "test_device.h"
 
 #include <math.h>
@@ -38,16 +39,12 @@ static inline int64_t bench_elements(const ferry_kernel *k, int arg)
 
 static inline double bench_get(const ferry_kernel *k, int arg, int64_t i)
 {
-    return k->dtype == FERRY_F32 ? (double)((float *)k->arg[arg])[i] : ((double *)k->arg[arg])[i];
+    return ferryi_float_at(k->arg[arg], ferry_kernel_arg_dtype(k, arg), i);
 }
 
 static inline void bench_set(const ferry_kernel *k, int arg, int64_t i, double x)
 {
-    if (k->dtype == FERRY_F32) {
-        ((float *)k->arg[arg])[i] = (float)x;
-    } else {
-        ((double *)k->arg[arg])[i] = x;
-    }
+    ferryi_float_put(k->arg[arg], ferry_kernel_arg_dtype(k, arg), i, x);
 }
 
 /* Allocates arg, without contents. */

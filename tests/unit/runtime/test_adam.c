@@ -6,6 +6,7 @@
 #include <math.h>
 
 #include "runtime/adam.h"
+#include "runtime/convert.h"
 
 enum { N = 11 };
 
@@ -121,16 +122,12 @@ static const struct {
 };
 static void put(void *array, ferry_dtype t, int i, double x)
 {
-    if (t == FERRY_F32) {
-        ((float *)array)[i] = (float)x;
-    } else {
-        ((double *)array)[i] = x;
-    }
+    ferryi_float_put(array, t, i, x);
 }
 
 static double get(const void *array, ferry_dtype t, int i)
 {
-    return t == FERRY_F32 ? (double)((const float *)array)[i] : ((const double *)array)[i];
+    return ferryi_float_at(array, t, i);
 }
 
 /* In single precision PyTorch computes the norm in float and fuses some products and sums: a few units in the last
@@ -260,15 +257,17 @@ static void versions_agree_to_the_bit(void **state)
     uint64_t seed = 1;
     int subnormal = 0;
     for (int round = 0; round < 4000; round++) {
-        ferry_dtype t = round % 2 == 0 ? FERRY_F32 : FERRY_F64;
-        size_t size = ferry_dtype_bytes(t);
+        /* bf16: the gradient and the copy, which is the fifth array; the others are f32 */
+        const ferry_dtype type = (const ferry_dtype[]){FERRY_F32, FERRY_F64, FERRY_BF16}[round % 3];
+        const ferry_dtype t = type == FERRY_BF16 ? FERRY_F32 : type;
         int n = (int)(draw(&seed) % MOST),
             odd = (int)(draw(&seed) % 2); /* also from odd elements on: unaligned vectors */
-        double a[4][MOST + 1], b[4][MOST + 1];
-        for (int k = 0; k < 4; k++) {
+        double a[5][MOST + 1], b[5][MOST + 1];
+        const ferry_dtype of[5] = {t, t, t, type, type};
+        for (int k = 0; k < 5; k++) {
             for (int i = 0; i <= MOST; i++) {
                 double x = any_number(t, &seed);
-                put(a[k], t, i, k == 2 ? fabs(x) : x);
+                put(a[k], of[k], i, k == 2 ? fabs(x) : x);
             }
             memcpy(b[k], a[k], sizeof a[k]);
         }
@@ -279,14 +278,14 @@ static void versions_agree_to_the_bit(void **state)
                                  .weight_decay = (double)(draw(&seed) % 3) / 10,
                                  .step = 1 + (int64_t)(draw(&seed) % 100000)};
         ferryi_adamw_numbers numbers = ferryi_adamw_prepare(&args, draw(&seed) % 2 == 0 ? 1 : 0.37);
-#define AT(x, k) ((char *)(x)[k] + (size_t)odd * size)
-        ferryi_adamw_scalar(t, AT(a, 0), AT(a, 1), AT(a, 2), AT(a, 3), n, &numbers);
-        ferryi_adamw_avx2(t, AT(b, 0), AT(b, 1), AT(b, 2), AT(b, 3), n, &numbers);
-        double x = ferryi_sqnorm_scalar(t, AT(a, 3), n), y = ferryi_sqnorm_avx2(t, AT(b, 3), n);
+#define AT(x, k) ((char *)(x)[k] + (size_t)odd * ferry_dtype_bytes(of[k]))
+        ferryi_adamw_scalar(type, AT(a, 0), AT(a, 1), AT(a, 2), AT(a, 3), AT(a, 4), n, &numbers);
+        ferryi_adamw_avx2(type, AT(b, 0), AT(b, 1), AT(b, 2), AT(b, 3), AT(b, 4), n, &numbers);
+        double x = ferryi_sqnorm_scalar(type, AT(a, 3), n), y = ferryi_sqnorm_avx2(type, AT(b, 3), n);
         assert_memory_equal(&x, &y, sizeof x);
-        for (int k = 0; k < 4; k++) {
+        for (int k = 0; k < 5; k++) {
             for (int i = 0; i <= MOST; i++) {
-                double have = get(b[k], t, i), want = get(a[k], t, i);
+                double have = get(b[k], of[k], i), want = get(a[k], of[k], i);
                 if (isnan(have) && isnan(want)) {
                     continue; /* 0/0 and the like: a NaN, its bits say nothing */
                 }
@@ -330,6 +329,8 @@ static void refuses_wrong_calls(void **state)
     expect_failure(ferry_adamw(NULL, FERRY_F64, x, x, x, x, NULL, 2, good), FERRY_USAGE, "NULL");
     expect_failure(ferry_adamw(s, FERRY_BF16, x, x, x, x, NULL, 2, good), FERRY_USAGE, "type bf16");
     expect_failure(ferry_adamw(s, FERRY_F64, x, NULL, x, x, NULL, 2, good), FERRY_USAGE, "pointer");
+    float single[2] = {1, 2};
+    expect_failure(ferry_adamw_bf16(s, single, single, single, NULL, x, NULL, 2, good), FERRY_USAGE, "pointer");
     expect_failure(ferry_adamw(s, FERRY_F64, x, x, x, x, NULL, -2, good), FERRY_USAGE, "-2");
     const ferry_adamw_args bad[] = {{-1e-3, 0.9, 0.999, 1e-8, 0.01, 1}, {1e-3, 1.0, 0.999, 1e-8, 0.01, 1},
                                     {1e-3, 0.9, -0.1, 1e-8, 0.01, 1},   {1e-3, 0.9, 0.999, -1e-8, 0.01, 1},
@@ -412,7 +413,7 @@ static void large_tensors_keep_their_bits(void **state)
     expect_ok(ferry_sqnorm(b->stream, FERRY_F32, &sum, x[3], MANY));
     expect_ok(ferry_adamw(b->stream, FERRY_F32, x[0], x[1], x[2], x[3], NULL, MANY, args));
     expect_ok(ferry_stream_sync(b->stream));
-    ferryi_adamw_scalar(FERRY_F32, y[0], y[1], y[2], y[3], MANY, &numbers);
+    ferryi_adamw_scalar(FERRY_F32, y[0], y[1], y[2], y[3], NULL, MANY, &numbers);
     assert_true(sum == exact);
     for (int a = 0; a < 4; a++) {
         assert_memory_equal(x[a], y[a], MANY * sizeof(float));
@@ -421,13 +422,58 @@ static void large_tensors_keep_their_bits(void **state)
     }
 }
 
+/* bf16: the bits of the f32 update with the widened gradient, and a rounded copy of its result; also in many blocks. The
+ * sum of squares is that of the widened gradient. */
+static void bf16_is_f32_rounded(void **state)
+{
+    bench *b = *state;
+    enum { MANY = 5 * FERRYI_UPDATE_BLOCK + 21 };
+    float *x[4], *y[4];
+    uint16_t *g = malloc(MANY * sizeof(*g)), *rounded = malloc(MANY * sizeof(*g)), *want = malloc(MANY * sizeof(*g));
+    uint64_t seed = 7;
+    for (int a = 0; a < 4; a++) {
+        x[a] = malloc(MANY * sizeof(float));
+        y[a] = malloc(MANY * sizeof(float));
+        for (int i = 0; i < MANY; i++) {
+            float value = (float)any_number(FERRY_F32, &seed);
+            x[a][i] = a == 2 ? fabsf(value) : value;
+        }
+    }
+    expect_ok(ferry_convert(g, FERRY_BF16, x[3], FERRY_F32, MANY));
+    expect_ok(ferry_convert(x[3], FERRY_F32, g, FERRY_BF16, MANY));
+    for (int a = 0; a < 4; a++) {
+        memcpy(y[a], x[a], MANY * sizeof(float));
+    }
+    const ferry_adamw_args args = {1e-2, 0.9, 0.999, 1e-8, 0.1, 3};
+    const double scale = 0.4;
+    double sum[2];
+    expect_ok(ferry_sqnorm(b->stream, FERRY_BF16, &sum[0], g, MANY));
+    expect_ok(ferry_sqnorm(b->stream, FERRY_F32, &sum[1], x[3], MANY));
+    expect_ok(ferry_adamw_bf16(b->stream, x[0], x[1], x[2], rounded, g, &scale, MANY, args));
+    expect_ok(ferry_adamw(b->stream, FERRY_F32, y[0], y[1], y[2], y[3], &scale, MANY, args));
+    expect_ok(ferry_stream_sync(b->stream));
+    expect_ok(ferry_convert(want, FERRY_BF16, y[0], FERRY_F32, MANY));
+    assert_true(sum[0] == sum[1] && sum[0] > 0);
+    for (int a = 0; a < 3; a++) {
+        assert_memory_equal(x[a], y[a], MANY * sizeof(float));
+    }
+    assert_memory_equal(rounded, want, MANY * sizeof(*g));
+    for (int a = 0; a < 4; a++) {
+        free(x[a]);
+        free(y[a]);
+    }
+    free(g);
+    free(rounded);
+    free(want);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(follows_pytorch),           cmocka_unit_test(norms_are_exact),
         cmocka_unit_test(versions_agree_to_the_bit), cmocka_unit_test(sums_in_the_fixed_order),
         cmocka_unit_test(refuses_wrong_calls),       cmocka_unit_test(works_on_pinned_memory),
-        cmocka_unit_test(large_tensors_keep_their_bits),
+        cmocka_unit_test(large_tensors_keep_their_bits), cmocka_unit_test(bf16_is_f32_rounded),
     };
     return cmocka_run_group_tests(tests, bench_open, bench_close);
 }

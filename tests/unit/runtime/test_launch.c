@@ -155,8 +155,8 @@ static void test_refused(void **state)
     refused(k, "floating");
     k.dtype = FERRY_DTYPE_COUNT;
     refused(k, "unknown");
-    k.dtype = FERRY_BF16;
-    refused(k, "bf16");
+    k.dtype = FERRY_F16;
+    refused(k, "f16");
     k = linear;
     k.m = -1;
     refused(k, "negative");

@@ -64,7 +64,7 @@ static void compare(ferry_kernel *k)
 {
     const ferry_op_info *info = ferry_op_get(k->op);
     ferry_kernel fast = *k;
-    double tolerance = (k->dtype == FERRY_F32 ? 2e-6 : 1e-14) * bench_slack();
+    double tolerance = k->dtype == FERRY_BF16 ? 0x1p-7 : (k->dtype == FERRY_F32 ? 2e-6 : 1e-14) * bench_slack();
     if (ferryi_kernel_check(k) != FERRY_OK) {
         fail_msg("%s", ferry_error());
     }
@@ -104,7 +104,7 @@ static void test_conv(void **state)
 {
     (void)state;
     for (int round = 0; round < 3 * ROUNDS; round++) {
-        ferry_dtype t = round % 2 != 0 ? FERRY_F32 : FERRY_F64;
+        ferry_dtype t = (const ferry_dtype[]){FERRY_F32, FERRY_F64, FERRY_BF16}[round % 3];
         ferry_window w = random_window(bench_int(1, 3), 7);
         if (round % 5 == 0) { /* sees the input itself: no matrix of windows is made */
             for (int i = 0; i < w.rank; i++) {
@@ -167,7 +167,7 @@ static void test_pools(void **state)
 {
     (void)state;
     for (int round = 0; round < 3 * ROUNDS; round++) {
-        ferry_dtype t = round % 2 != 0 ? FERRY_F32 : FERRY_F64;
+        ferry_dtype t = (const ferry_dtype[]){FERRY_F32, FERRY_F64, FERRY_BF16}[round % 3];
         ferry_window w = random_window(1, 8);
         ferry_kernel k = {.op = FERRY_OP_MAXPOOL, .dtype = t, .alpha = 1, .m = bench_int(0, 4), .window = w};
         fill_args(&k, round % 3 == 0 ? 2 : 0);
@@ -209,7 +209,7 @@ static void test_batchnorm(void **state)
     (void)state;
     for (int round = 0; round < ROUNDS; round++) {
         for (ferry_op op = FERRY_OP_BATCHNORM; op <= FERRY_OP_BATCHNORM_DP; op++) {
-            ferry_kernel k = {.op = op, .dtype = round % 2 != 0 ? FERRY_F32 : FERRY_F64, .alpha = 1, .eps = 1e-3};
+            ferry_kernel k = {.op = op, .dtype = (const ferry_dtype[]){FERRY_F32, FERRY_F64, FERRY_BF16}[round % 3], .alpha = 1, .eps = 1e-3};
             k.m = bench_int(0, 3);
             k.n = bench_int(1, 5);
             k.k = bench_int(0, 20);
