@@ -30,6 +30,9 @@ const char *emit_buffer(Emitter *e, int buffer)
     case BUFFER_MASTER:
         group = "host";
         break;
+    case BUFFER_ROUNDED:
+        group = "rounded";
+        break;
     case BUFFER_GRAD:
         group = "gpu_grad";
         break;

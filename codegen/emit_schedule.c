@@ -263,7 +263,7 @@ static void emit_load(Emitter *e, const Step *step, const char *name)
         int p = u->param[i];
         const char *to = emit_buffer(e, s->param_buffer[p]);
         text_add(&e->text, "    TRY(ferry_copy_h2d(s->load, %s, %s, %" PRId64 "));\n", to,
-                 emit_buffer(e, s->master_buffer[p]), e->graph->param[p].bytes);
+                 emit_buffer(e, s->source_buffer[p]), e->graph->param[p].bytes);
     }
     add_record(e, step);
     close_function(e);
@@ -343,9 +343,13 @@ static void emit_adamw(Emitter *e, const Step *step, const char *name)
         if (e->graph->param[p].grad < 0)
             continue;
         const size_t start = e->text.size;
-        text_add(&e->text, "    TRY(ferry_adamw(s->update, T, %s, ", emit_buffer(e, s->master_buffer[p]));
+        const bool rounds = s->source_buffer[p] != s->master_buffer[p];
+        text_add(&e->text, "    TRY(ferry_adamw%s%s, ", rounds ? "_bf16(s->update, " : "(s->update, T, ",
+                 emit_buffer(e, s->master_buffer[p]));
         text_add(&e->text, "%s, ", emit_buffer(e, state_buffer(s, BUFFER_STATE_M, p)));
         text_add(&e->text, "%s, ", emit_buffer(e, state_buffer(s, BUFFER_STATE_V, p)));
+        if (rounds)
+            text_add(&e->text, "%s, ", emit_buffer(e, s->source_buffer[p]));
         text_add(&e->text, "%s, %s, %" PRId64 ", args));\n", emit_buffer(e, s->host_grad_buffer[p]),
                  e->plan->clip ? "&s->norm[s->parity][1]" : "NULL", e->graph->param[p].count);
         emit_wrap(e, start);
@@ -549,6 +553,39 @@ static Status emit_steps(Emitter *e, Parts *parts)
     return ST_OK;
 }
 
+/* The type of a master as the schedule writes it: T, but for those that are kept wider. */
+static const char *master_type(const StepList *s, int param)
+{
+    return s->source_buffer[param] != s->master_buffer[param] ? "FERRY_F32" : "T";
+}
+
+static bool has_rounded(const StepList *s)
+{
+    for (int i = 0; i < s->n_buffer; i++)
+        if (s->buffer[i].kind == BUFFER_ROUNDED)
+            return true;
+    return false;
+}
+
+/* What follows whenever parameters were drawn or loaded. */
+static void emit_rounding(Emitter *e)
+{
+    Text *t = &e->text;
+    const StepList *s = e->steps;
+    if (!has_rounded(s))
+        return;
+    text_add(t, "/* The copies in bf16, after the parameters were drawn or loaded. */\n"
+                "static ferry_status round_params(schedule *s)\n{\n");
+    for (int i = 0; i < e->graph->n_param; i++)
+        if (s->source_buffer[i] != s->master_buffer[i]) {
+            const size_t start = t->size;
+            text_add(t, "    TRY(ferry_convert(%s, T, ", emit_buffer(e, s->source_buffer[i]));
+            text_add(t, "%s, FERRY_F32, %" PRId64 "));\n", emit_buffer(e, s->master_buffer[i]), e->graph->param[i].count);
+            emit_wrap(e, start);
+        }
+    text_add(t, "    return FERRY_OK;\n}\n\n");
+}
+
 static void emit_params_table(Emitter *e)
 {
     Text *t = &e->text;
@@ -561,7 +598,7 @@ static void emit_params_table(Emitter *e)
         const Tensor *x = &g->tensor.at[p->tensor];
         text_add(t, "    s->param[%d] = (ferry_tensor){", i);
         c_text_string(t, p->name);
-        text_add(t, ", T, %d, {", x->rank);
+        text_add(t, ", %s, %d, {", master_type(s, i), x->rank);
         add_dims(t, x, "", "");
         text_add(t, "}, %s};\n", emit_buffer(e, s->master_buffer[i]));
         if (p->grad < 0)
@@ -583,8 +620,8 @@ static void emit_random(Emitter *e)
                 "static ferry_status draw_weights(schedule *s)\n{\n");
     for (int i = 0; i < g->n_param; i++) {
         const Param *p = &g->param[i];
-        text_add(t, "    TRY(ferry_random_normal(%s, T, %" PRId64 ", SCHEDULE_SEED, ",
-                 emit_buffer(e, e->steps->master_buffer[i]), p->count);
+        text_add(t, "    TRY(ferry_random_normal(%s, %s, %" PRId64 ", SCHEDULE_SEED, ",
+                 emit_buffer(e, e->steps->master_buffer[i]), master_type(e->steps, i), p->count);
         c_text_string(t, p->name);
         text_add(t, ", %s));\n", p->init == INIT_NORMAL ? "0.0, 0.02" : p->init == INIT_ZERO ? "0.0, 0.0" : "1.0, 0.0");
     }
@@ -718,9 +755,7 @@ static const char API[] =
     "    TRY(schedule_sync(s));\n"
     "    int64_t step = 0;\n"
     "    TRY(ferry_checkpoint_load(dir, s->param, s->moment[0], s->moment[1], SCHEDULE_PARAMS, &step));\n"
-    "    s->before = step - s->enqueued;\n"
-    "    return FERRY_OK;\n"
-    "}\n";
+    "    s->before = step - s->enqueued;\n";
 
 Status emit_schedule_c(Emitter *e)
 {
@@ -738,8 +773,8 @@ Status emit_schedule_c(Emitter *e)
         text_add(t, " *\n * Streams: compute (kernels), load (host to device), store (device to host), update (AdamW on the CPU).\n"
                     " * An ordering between streams is an event; the waits here are all there are, and none is implied by others.\n"
                     " */\n#include \"schedule.h\"\n\n#include <stdio.h>\n#include <stdlib.h>\n#include <string.h>\n\n");
-        bool f64 = g->precision == FERRY_F64;
-        text_add(t, "#define T %s\ntypedef %s scalar;\n\n", f64 ? "FERRY_F64" : "FERRY_F32", f64 ? "double" : "float");
+        text_add(t, "#define T %s\ntypedef %s scalar;\n\n", dtype_constant(g->precision),
+                 graph_wide_dtype(g) == FERRY_F64 ? "double" : "float");
         text_add(t, "%s", PREAMBLE);
         text_add(t, "enum {\n");
         for (int i = 0; i < s->n_step; i++)
@@ -793,14 +828,17 @@ Status emit_schedule_c(Emitter *e)
         text_add(t, "    s->parity = !s->parity;\n    s->enqueued++;\n    return FERRY_OK;\n}\n\n");
         emit_params_table(e);
         emit_random(e);
+        emit_rounding(e);
         text_add(t, "ferry_status schedule_init(schedule *s, const char *path)\n{\n");
+        const char *last = has_rounded(s) ? "round_params(s)" : "FERRY_OK";
         if (e->options->random_init)
-            text_add(t, "    if (!path)\n        return draw_weights(s);\n    return ferry_weights_load(path, s->param, "
-                        "SCHEDULE_PARAMS);\n}\n\n");
+            text_add(t, "    if (path)\n        TRY(ferry_weights_load(path, s->param, SCHEDULE_PARAMS));\n    else\n"
+                        "        TRY(draw_weights(s));\n    return %s;\n}\n\n", last);
         else
             text_add(t, "    char own[4096];\n    snprintf(own, sizeof own, \"%%s/weights.safetensors\", s->dir);\n"
-                        "    return ferry_weights_load(path ? path : own, s->param, SCHEDULE_PARAMS);\n}\n\n");
-        text_add(t, "%s", API);
+                        "    TRY(ferry_weights_load(path ? path : own, s->param, SCHEDULE_PARAMS));\n    return %s;\n}\n\n",
+                     last);
+        text_add(t, "%s    return %s;\n}\n", API, last);
     }
     t->failed |= parts.copies.failed || parts.compute.failed || parts.updates.failed || parts.body.failed ||
                  parts.pending.failed;

@@ -263,6 +263,7 @@ Status names_make(Diag *d, Arena *a, const StepList *s, Names *out)
             break;
         case BUFFER_PARAM:
         case BUFFER_MASTER:
+        case BUFFER_ROUNDED:
         case BUFFER_GRAD:
         case BUFFER_HOST_GRAD:
         case BUFFER_STATE_M:

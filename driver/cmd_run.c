@@ -157,7 +157,9 @@ int cmd_run(int argc, char **argv)
                                 children, NULL,  NULL};
     parse_args(&parser, argc, argv, &args);
     model_args_finish(&args.model);
-    Status status = run(&diag, arena, &args);
+    Status status = args.model.options.precision == FERRY_BF16
+                        ? diag_fail(&diag, ST_USAGE, "--precision bf16 is for training; a forward run takes fp32 or fp64")
+                        : run(&diag, arena, &args);
     VEC_FREE(&args.input);
     model_args_free(&args.model);
     arena_close(arena);

@@ -14,7 +14,7 @@ static const struct argp_option OPTIONS[] = {
     {"train", OPT_TRAIN, "GLOB", 0, "train only parameters that match (may be repeated)", 1},
     {"freeze", OPT_FREEZE, "GLOB", 0, "do not train parameters that match (may be repeated)", 1},
     {"tie", OPT_TIE, "A=B", 0, "train B as the same parameter as A; A=B^T when it is the transpose", 1},
-    {"precision", OPT_PRECISION, "TYPE", 0, "fp32 (default) or fp64 (host only)", 1},
+    {"precision", OPT_PRECISION, "TYPE", 0, "fp32 (default), bf16 (with fp32 master parameters on the CPU), or fp64 (host, tests)", 1},
     {"dump", OPT_DUMP, "after:PASS", 0, "print what a pass made to standard error", 1},
     {0},
 };
@@ -109,9 +109,9 @@ static error_t parse(int key, char *arg, struct argp_state *state)
         else if (strcmp(arg, "fp64") == 0)
             m->options.precision = FERRY_F64;
         else if (strcmp(arg, "bf16") == 0)
-            argp_error(state, "--precision bf16 needs the CUDA backend, which this build has not; use fp32 or fp64");
+            m->options.precision = FERRY_BF16;
         else
-            argp_error(state, "--precision: '%s' is not one of fp32, fp64", arg);
+            argp_error(state, "--precision: '%s' is not one of fp32, bf16, fp64", arg);
         break;
     case OPT_DUMP:
         if (strncmp(arg, "after:", 6) != 0 || !arg[6])

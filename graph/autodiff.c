@@ -15,6 +15,7 @@ const GradRow grad_rows[FERRY_OP_COUNT] = {
     [FERRY_OP_CONV] = {7, grad_conv},           [FERRY_OP_CONV_DX] = {7, grad_conv_transpose},
     [FERRY_OP_MAXPOOL] = {1, grad_maxpool},     [FERRY_OP_AVGPOOL] = {1, grad_avgpool},
     [FERRY_OP_BATCHNORM] = {7, grad_batchnorm}, [FERRY_OP_FILL] = {0, grad_fill},
+    [FERRY_OP_CAST] = {1, grad_cast},
 };
 
 Status grad_fail(Autodiff *a, const Node *n, const char *what)
@@ -313,7 +314,7 @@ static Status find_gradients(Autodiff *a)
 static Status seed(Autodiff *a)
 {
     int one;
-    TRY(graph_add_scalar(a->d, a->g, 1, &one));
+    TRY(graph_add_number(a->d, a->g, a->g->tensor.at[a->g->loss].dtype, 1, &one));
     TRY(grow_share(a));
     set_gradient(a, graph_root(a->g, a->g->loss), one);
     return ST_OK;

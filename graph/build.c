@@ -58,8 +58,16 @@ static int constant(Build *b, ferry_dtype t, int rank, int64_t count, double fir
         b->status = diag_oom(b->d);
         return -1;
     }
-    for (int64_t i = 0; i < count; i++)
-        num_put_real(t, data, i, first + step * (double)i);
+    for (int64_t i = 0; i < count; i++) {
+        double value = first + step * (double)i;
+        char *at = (char *)data + (size_t)i * ferry_dtype_bytes(t);
+        if (!dtype_is_float(t))
+            num_put_real(t, data, i, value);
+        else if (graph_convert(at, t, &value, FERRY_F64, 1) != FERRY_OK)
+            b->status = diag_fail(b->d, ST_FAILED, "%s", ferry_error());
+    }
+    if (b->status != ST_OK)
+        return -1;
     b->status =
         graph_add_tensor(b->d, g, graph_made_up_name(g, rank ? "row" : "scalar"), TENSOR_CONST, t, rank, &count, &out);
     if (b->status != ST_OK)

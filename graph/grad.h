@@ -74,6 +74,7 @@ Status grad_where(Autodiff *a, const Node *n);
 Status grad_reduce(Autodiff *a, const Node *n);
 /* grad_copy.c */
 Status grad_copy(Autodiff *a, const Node *n);
+Status grad_cast(Autodiff *a, const Node *n);
 /* grad_nn.c */
 Status grad_softmax(Autodiff *a, const Node *n);
 Status grad_layernorm(Autodiff *a, const Node *n);

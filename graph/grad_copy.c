@@ -145,3 +145,12 @@ Status grad_copy(Autodiff *a, const Node *n)
     TRY(grad_emit(a, &sum, (int[]){temp, dy}));
     return grad_scatter(a, x, &g, temp);
 }
+
+/* From one floating type to another. */
+Status grad_cast(Autodiff *a, const Node *n)
+{
+    ferry_kernel back = call_new(FERRY_OP_CAST, n->call.dtype2);
+    back.dtype2 = n->call.dtype;
+    back.n = n->call.n;
+    return grad_write(a, n->arg[1], &back, false, (int[FERRY_MAX_ARGS]){-1, grad_in(a, n, 0)});
+}

@@ -149,7 +149,7 @@ Status grad_where(Autodiff *a, const Node *n)
             continue;
         int64_t dense[MAX_RANK], none[MAX_RANK] = {0};
         strides_dense(c->rank, c->dim, dense);
-        TRY(graph_add_scalar(a->d, a->g, 0, &zero));
+        TRY(graph_add_number(a->d, a->g, n->call.dtype, 0, &zero));
         ferry_kernel g =
             call_where(c->dtype, c->rank, c->dim, c->stride[0], which == 0 ? dense : none, which == 0 ? none : dense);
         int arg[FERRY_MAX_ARGS] = {-1, n->arg[1], which == 0 ? dy : zero, which == 0 ? zero : dy};

@@ -19,7 +19,7 @@ static Status softmax_without_nan(Autodiff *a, const Node *n, const ferry_kernel
     TRY(graph_add_tensor(a->d, a->g, graph_made_up_name(a->g, n->name), TENSOR_VALUE, FERRY_BOOL, 1, &count, &number));
     ferry_kernel equal = call_binary(FERRY_OP_BINARY, g->dtype, FERRY_EQUAL, 1, &count, &one, &one);
     TRY(grad_emit(a, &equal, (int[]){number, y, y}));
-    TRY(graph_add_scalar(a->d, a->g, 0, &zero));
+    TRY(graph_add_number(a->d, a->g, g->dtype, 0, &zero));
     TRY(grad_temp(a, n->arg[1], 1, &count, &dx));
     TRY(grad_emit(a, g, (int[]){dx, grad_in(a, n, 0), y}));
     ferry_kernel choose = call_where(g->dtype, 1, &count, &one, &one, &zero_stride);

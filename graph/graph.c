@@ -1,4 +1,5 @@
 /* graph.c - the graph's containers and the list of passes. */
+#include <math.h>
 #include <string.h>
 
 #include "graph/fuse.h"
@@ -78,17 +79,42 @@ Status graph_add_view(Diag *d, Graph *g, const char *name, int of, int rank, con
     return ST_OK;
 }
 
-Status graph_add_scalar(Diag *d, Graph *g, double value, int *out)
+ferry_dtype graph_wide_dtype(const Graph *g)
+{
+    return g->precision == FERRY_BF16 ? FERRY_F32 : g->precision;
+}
+
+ferry_status graph_convert(void *dst, ferry_dtype to, const void *src, ferry_dtype from, int64_t n)
+{
+    static const uint16_t largest = 0x7f7f;
+    ferry_status status = ferry_convert(dst, to, src, from, n);
+    uint16_t *narrow = dst;
+    for (int64_t i = 0; to == FERRY_BF16 && from != to && status == FERRY_OK && i < n; i++) {
+        double wide;
+        if ((narrow[i] & 0x7fff) == 0x7f80 &&
+            ferry_convert(&wide, FERRY_F64, (const char *)src + (size_t)i * ferry_dtype_bytes(from), from, 1) == FERRY_OK &&
+            isfinite(wide))
+            narrow[i] = (uint16_t)((narrow[i] & 0x8000) | largest);
+    }
+    return status;
+}
+
+Status graph_add_number(Diag *d, Graph *g, ferry_dtype t, double value, int *out)
 {
     *out = -1;
-    void *data = arena_alloc(g->arena, 1, ferry_dtype_bytes(g->precision));
+    void *data = arena_alloc(g->arena, 1, ferry_dtype_bytes(t));
     if (data == NULL)
         return diag_oom(d);
-    if (ferry_convert(data, g->precision, &value, FERRY_F64, 1) != FERRY_OK)
+    if (graph_convert(data, t, &value, FERRY_F64, 1) != FERRY_OK)
         return diag_fail(d, ST_FAILED, "%s", ferry_error());
-    TRY(graph_add_tensor(d, g, graph_made_up_name(g, "scalar"), TENSOR_CONST, g->precision, 0, NULL, out));
+    TRY(graph_add_tensor(d, g, graph_made_up_name(g, "scalar"), TENSOR_CONST, t, 0, NULL, out));
     g->tensor.at[*out].data = data;
     return ST_OK;
+}
+
+Status graph_add_scalar(Diag *d, Graph *g, double value, int *out)
+{
+    return graph_add_number(d, g, g->precision, value, out);
 }
 
 Status graph_add_node(Diag *d, Graph *g, const char *name, const char *onnx_op, Phase phase, int origin,

@@ -28,7 +28,7 @@ typedef enum TensorKind {
 typedef struct Tensor {
     const char *name; /* ONNX name; "grad:NAME" for gradients; made up and unique for temporaries */
     TensorKind kind;
-    ferry_dtype dtype; /* floating tensors have the graph's precision */
+    ferry_dtype dtype; /* floating tensors have the graph's precision, statistics and the loss graph_wide_dtype */
     int rank;
     int64_t dim[MAX_RANK];
     int64_t count, bytes;
@@ -164,6 +164,10 @@ void graph_print(const Graph *g, Text *to);
 Status graph_warn(Diag *d, const Graph *g);
 
 /* ---- questions --------------------------------------------------------------------------------------------------- */
+
+/* The type of what bf16 is too narrow for: statistics, the loss, the parameters that the optimizer updates and its state.
+ * f32 then, else the graph's precision. */
+ferry_dtype graph_wide_dtype(const Graph *g);
 
 int node_n_out(const Node *n);
 int node_n_arg(const Node *n);

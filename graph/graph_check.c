@@ -32,7 +32,7 @@ static Status check_tensor(Diag *d, const Graph *g, int i)
         return bug(d, "parameter index", t->name);
     if (of_param && t->root != (t->kind == TENSOR_GRADIENT ? g->param[t->param].grad : g->param[t->param].tensor))
         return bug(d, "a parameter's tensor is another one's", t->name);
-    if (dtype_is_float(t->dtype) && t->dtype != g->precision)
+    if (dtype_is_float(t->dtype) && t->dtype != g->precision && t->dtype != graph_wide_dtype(g))
         return bug(d, "a floating tensor of another precision", t->name);
     return ST_OK;
 }
@@ -56,27 +56,6 @@ static Status check_names(Diag *d, const Graph *g)
             twice = name[i];
     base_free(name);
     return twice != NULL ? bug(d, "two tensors of one name", twice) : ST_OK;
-}
-
-static bool is_id_arg(const ferry_kernel *c, int k)
-{
-    return ((c->op == FERRY_OP_EMBEDDING || c->op == FERRY_OP_EMBEDDING_GRAD) && k == 2) ||
-           ((c->op == FERRY_OP_XENT || c->op == FERRY_OP_XENT_GRAD) && k == 4) || (c->op == FERRY_OP_SCATTER && k == 3) ||
-           (c->op == FERRY_OP_SCATTER_GRAD && k == 6);
-}
-
-static ferry_dtype expected_dtype(const ferry_kernel *c, int k)
-{
-    if ((c->op == FERRY_OP_MAXPOOL && k == 1) || (c->op == FERRY_OP_MAXPOOL_GRAD && k == 2))
-        return FERRY_I64; /* places in x */
-    bool compares = c->fn >= FERRY_EQUAL && c->fn <= FERRY_OR;
-    if (is_id_arg(c, k) || (c->op == FERRY_OP_CAST && k == 0))
-        return c->dtype2;
-    if ((c->op == FERRY_OP_RAVEL || c->op == FERRY_OP_TOPK) && k == 0)
-        return FERRY_I64;
-    if ((c->op == FERRY_OP_BINARY && k == 0 && compares) || (c->op == FERRY_OP_WHERE && k == 1))
-        return FERRY_BOOL;
-    return c->dtype;
 }
 
 /* Types, and that no argument reaches beyond its tensor. */
@@ -104,7 +83,7 @@ static Status check_node(Diag *d, const Graph *g, int i)
         int64_t extent = ferry_kernel_extent_bytes(&call, k);
         if (extent < 0 || extent > t->bytes)
             return bug(d, "a kernel reaches beyond its argument", n->name);
-        if (t->dtype != expected_dtype(&call, k))
+        if (t->dtype != ferry_kernel_arg_dtype(&call, k))
             return bug(d, "an argument has another type than the kernel", n->name);
         bool fixed = t->kind == TENSOR_INPUT || t->kind == TENSOR_PARAM || t->kind == TENSOR_CONST;
         if (k < node_n_out(n) && (fixed || (t->kind == TENSOR_GRADIENT && n->phase == PHASE_FP)))

@@ -74,9 +74,9 @@ static Status emit(Diag *d, Graph *g, const ferry_kernel *call, const int *arg)
     return graph_add_node(d, g, "loss", ferry_op_get(call->op)->name, PHASE_FP, -1, call, arg);
 }
 
-static Status temp(Diag *d, Graph *g, const char *base, int rank, const int64_t *dim, int *out)
+static Status temp(Diag *d, Graph *g, const char *base, ferry_dtype t, int rank, const int64_t *dim, int *out)
 {
-    return graph_add_tensor(d, g, graph_made_up_name(g, base), TENSOR_VALUE, g->precision, rank, dim, out);
+    return graph_add_tensor(d, g, graph_made_up_name(g, base), TENSOR_VALUE, t, rank, dim, out);
 }
 
 /* axis_text: NULL for the last axis. */
@@ -104,9 +104,10 @@ static Status add_cross_entropy(Diag *d, Graph *g, int output, const char *axis_
     call.n = t.dim[class_axis];
     call.k = dims_count(t.rank - class_axis - 1, t.dim + class_axis + 1);
     call.ignore_index = -100;
-    TRY(temp(d, g, "loss", 0, NULL, &loss));
-    TRY(temp(d, g, "lse", rank, dim, &lse));
-    TRY(temp(d, g, "count", 0, NULL, &count));
+    const ferry_dtype wide = graph_wide_dtype(g);
+    TRY(temp(d, g, "loss", wide, 0, NULL, &loss));
+    TRY(temp(d, g, "lse", wide, rank, dim, &lse));
+    TRY(temp(d, g, "count", wide, 0, NULL, &count));
     g->loss = loss;
     return emit(d, g, &call, (int[]){loss, lse, count, output, labels});
 }
@@ -118,13 +119,13 @@ static Status add_mse(Diag *d, Graph *g, int output)
     int target, difference, square, loss;
     const int64_t one = 1;
     TRY(add_input(d, g, "target", g->precision, t.rank, t.dim, &target));
-    TRY(temp(d, g, "difference", t.rank, t.dim, &difference));
+    TRY(temp(d, g, "difference", g->precision, t.rank, t.dim, &difference));
     ferry_kernel sub = call_binary(FERRY_OP_BINARY, g->precision, FERRY_SUB, 1, &t.count, &one, &one);
     TRY(emit(d, g, &sub, (int[]){difference, output, target}));
-    TRY(temp(d, g, "square", t.rank, t.dim, &square));
+    TRY(temp(d, g, "square", g->precision, t.rank, t.dim, &square));
     ferry_kernel sq = call_unary(FERRY_OP_UNARY, g->precision, FERRY_SQUARE, t.count);
     TRY(emit(d, g, &sq, (int[]){square, difference}));
-    TRY(temp(d, g, "loss", 0, NULL, &loss));
+    TRY(temp(d, g, "loss", g->precision, 0, NULL, &loss));
     g->loss = loss;
     ferry_kernel mean = call_reduce(g->precision, FERRY_MEAN, 1, &t.count, 1);
     return emit(d, g, &mean, (int[]){loss, square});
@@ -162,7 +163,45 @@ static Status own_loss(Diag *d, Graph *g)
     return take_output(d, g, output, "the loss");
 }
 
-Status graph_loss(Diag *d, Graph *g, const ModelOptions *options)
+/* ---- a loss of few bits ------------------------------------------------------------------------------------------ */
+
+static Status cast_wide(Diag *d, Graph *g, int x, int *out)
+{
+    const Tensor t = g->tensor.at[x];
+    ferry_kernel call = call_new(FERRY_OP_CAST, t.dtype);
+    call.dtype2 = graph_wide_dtype(g);
+    call.n = t.count;
+    TRY(temp(d, g, t.name, call.dtype2, t.rank, t.dim, out));
+    return emit(d, g, &call, (int[]){*out, x});
+}
+
+/* *out = x in the wide type. What is computed of scalars, down to the sums that they come from, is computed once more in
+ * that type; the kernels that nothing reads any more are pruned. `depth` bounds the recursion: a cast is right as well. */
+static Status widen(Diag *d, Graph *g, int x, int depth, int *out)
+{
+    const Tensor t = g->tensor.at[x], root = g->tensor.at[t.root];
+    *out = x;
+    if (t.dtype == graph_wide_dtype(g))
+        return ST_OK;
+    if (root.producer < 0 || t.count != 1 || depth == 0)
+        return cast_wide(d, g, x, out);
+    Node n = g->node.at[root.producer];
+    if (n.call.op == FERRY_OP_CAST && n.call.dtype == graph_wide_dtype(g)) {
+        *out = n.arg[1];
+        return ST_OK;
+    }
+    bool scalar = n.call.op == FERRY_OP_UNARY || n.call.op == FERRY_OP_BINARY;
+    if ((!scalar && n.call.op != FERRY_OP_REDUCE) || n.call.accumulate)
+        return cast_wide(d, g, x, out);
+    for (int k = 1; k < node_n_arg(&n); k++)
+        TRY(scalar ? widen(d, g, n.arg[k], depth - 1, &n.arg[k]) : cast_wide(d, g, n.arg[k], &n.arg[k]));
+    n.call.dtype = graph_wide_dtype(g);
+    TRY(temp(d, g, t.name, n.call.dtype, t.rank, t.dim, &n.arg[0]));
+    *out = n.arg[0];
+    return emit(d, g, &n.call, n.arg);
+}
+
+static Status find_loss(Diag *d, Graph *g, const ModelOptions *options)
 {
     if (options->loss == NULL)
         return own_loss(d, g);
@@ -191,4 +230,11 @@ Status graph_loss(Diag *d, Graph *g, const ModelOptions *options)
     if (own)
         return take_output(d, g, output, "--loss");
     return xent ? add_cross_entropy(d, g, output, axis) : add_mse(d, g, output);
+}
+
+Status graph_loss(Diag *d, Graph *g, const ModelOptions *options)
+{
+    enum { MOST_SCALARS = 64 };
+    TRY(find_loss(d, g, options));
+    return widen(d, g, g->loss, MOST_SCALARS, &g->loss);
 }

@@ -218,7 +218,7 @@ static Status add_const(Diag *d, Lowering *l, int v)
         void *converted = arena_alloc(g->arena, (size_t)g->tensor.at[t].bytes, 1);
         if (converted == NULL)
             return diag_oom(d);
-        if (ferry_convert(converted, g->precision, value->data, value->dtype, g->tensor.at[t].count) != FERRY_OK)
+        if (graph_convert(converted, g->precision, value->data, value->dtype, g->tensor.at[t].count) != FERRY_OK)
             return diag_fail(d, ST_FAILED, "%s: constant '%s': %s", l->model->path, value->name, ferry_error());
         data = converted;
     }

@@ -54,6 +54,11 @@ Status graph_add_tensor(Diag *d, Graph *g, const char *name, TensorKind kind, fe
 Status graph_add_view(Diag *d, Graph *g, const char *name, int of, int rank, const int64_t *dim, int *out);
 /* A floating constant of one element in the graph's precision, rank 0. */
 Status graph_add_scalar(Diag *d, Graph *g, double value, int *out);
+/* The same in a given type. */
+Status graph_add_number(Diag *d, Graph *g, ferry_dtype t, double value, int *out);
+/* ferry_convert for constants: a finite number beyond the range of a narrower type becomes its largest, not infinite (a
+ * mask of -3.4e38 in bf16). */
+ferry_status graph_convert(void *dst, ferry_dtype to, const void *src, ferry_dtype from, int64_t n);
 /* base + mark + number: a name that nothing else in the graph has. NULL when out of memory. */
 const char *graph_made_up_name(Graph *g, const char *base);
 /* Appends a node, outputs first in arg[0..node_n_arg). Sets the producer of its outputs. */

@@ -186,8 +186,8 @@ Status lower_layer_normalization(Diag *d, Lowering *l, ModelNode *n)
     if (g->tensor.at[scale].count != cols || (bias >= 0 && g->tensor.at[bias].count != cols))
         return node_fail(d, l->model, n, "a scale or bias that is broadcast is unsupported");
     TRY(lower_output(d, l, n, 0, &y));
-    TRY(graph_add_tensor(d, g, graph_made_up_name(g, "mean"), TENSOR_VALUE, g->precision, 1, &m, &mean));
-    TRY(graph_add_tensor(d, g, graph_made_up_name(g, "rstd"), TENSOR_VALUE, g->precision, 1, &m, &rstd));
+    TRY(graph_add_tensor(d, g, graph_made_up_name(g, "mean"), TENSOR_VALUE, graph_wide_dtype(g), 1, &m, &mean));
+    TRY(graph_add_tensor(d, g, graph_made_up_name(g, "rstd"), TENSOR_VALUE, graph_wide_dtype(g), 1, &m, &rstd));
     ferry_kernel call = call_new(FERRY_OP_LAYERNORM, g->precision);
     call.m = m;
     call.n = cols;
@@ -243,7 +243,7 @@ Status lower_softmax(Diag *d, Lowering *l, ModelNode *n)
 Status lower_cross_entropy(Diag *d, Lowering *l, ModelNode *n)
 {
     Graph *g = l->graph;
-    int logits, labels, y, lse, count;
+    int logits, labels, y, loss, lse, count;
     const Attr *reduction = node_attr(n, "reduction");
     if (reduction != NULL && reduction->s != NULL && strcmp(reduction->s, "mean") != 0)
         return node_fail(d, l->model, n, "the reduction '%s' is unsupported: only 'mean' is", reduction->s);
@@ -265,11 +265,20 @@ Status lower_cross_entropy(Diag *d, Lowering *l, ModelNode *n)
     if (tl.count != call.m * call.k)
         return node_fail(d, l->model, n, "%lld labels for %lld rows of scores", (long long)tl.count,
                          (long long)(call.m * call.k));
+    ferry_dtype wide = graph_wide_dtype(g);
     TRY(lower_output(d, l, n, 0, &y));
-    TRY(graph_add_tensor(d, g, graph_made_up_name(g, "lse"), TENSOR_VALUE, g->precision, 2, (int64_t[]){call.m, call.k},
-                         &lse));
-    TRY(graph_add_tensor(d, g, graph_made_up_name(g, "count"), TENSOR_VALUE, g->precision, 0, NULL, &count));
+    loss = y;
+    if (wide != g->precision)
+        TRY(lower_temp(d, l, n, wide, 0, NULL, &loss));
+    TRY(graph_add_tensor(d, g, graph_made_up_name(g, "lse"), TENSOR_VALUE, wide, 2, (int64_t[]){call.m, call.k}, &lse));
+    TRY(graph_add_tensor(d, g, graph_made_up_name(g, "count"), TENSOR_VALUE, wide, 0, NULL, &count));
     if (n->n_out > 1 && n->out[1] >= 0)
         l->tensor_of[n->out[1]] = logits;
-    return lower_emit(d, l, n, &call, (int[]){y, lse, count, logits, labels});
+    TRY(lower_emit(d, l, n, &call, (int[]){loss, lse, count, logits, labels}));
+    if (loss == y)
+        return ST_OK;
+    ferry_kernel cast = call_new(FERRY_OP_CAST, wide); /* for a model that goes on with it; graph_loss takes the wide one */
+    cast.dtype2 = g->precision;
+    cast.n = 1;
+    return lower_emit(d, l, n, &cast, (int[]){y, loss});
 }

@@ -36,7 +36,7 @@ static Status emit_axis(Diag *d, Lowering *l, const ModelNode *n, const ResizeSp
     void *data = arena_alloc(g->arena, (size_t)g->tensor.at[matrix].bytes + 1, 1);
     if (data == NULL)
         return diag_oom(d);
-    if (ferry_convert(data, g->precision, w, FERRY_F64, in * out) != FERRY_OK)
+    if (graph_convert(data, g->precision, w, FERRY_F64, in * out) != FERRY_OK)
         return node_fail(d, l->model, n, "%s", ferry_error());
     g->tensor.at[matrix].data = data;
     ferry_kernel call = call_new(FERRY_OP_MATMUL, g->precision);

@@ -97,7 +97,7 @@ typedef struct ModelOptions {
     const char *loss;          /* --loss, NULL when not given */
     int n_train, n_freeze, n_tie;
     const char **train, **freeze, **tie; /* --train GLOB, --freeze GLOB, --tie A=B or A=B^T */
-    ferry_dtype precision;     /* FERRY_F32 or FERRY_F64 */
+    ferry_dtype precision;     /* FERRY_F32, FERRY_F64, or for training FERRY_BF16 */
     bool allow_missing_data;   /* shapes are enough: profile, plan, emit --random-init */
     bool composed;             /* nothing is fused (fuse.h): every operator as the kernels that it is lowered to; for tests */
     bool forward;              /* only to be run once: loss, train, freeze and tie mean nothing */

@@ -5,7 +5,7 @@
  * The program is run on tags instead of data: a tag says what a copy of a buffer holds. With iterations counted from 0,
  * in iteration i
  *  - inputs and everything computed from them carry i + 1: written in this iteration; 0 is what was there at the start;
- *  - a parameter carries the number of its updates, i before this iteration's and i + 1 after;
+ *  - a parameter, its rounded copy as well, carries the number of its updates, i before this iteration's and i + 1 after;
  *  - a gradient carries the number of its writes so far, counted over all iterations: complete when all nodes that
  * write it have run i + 1 times;
  *  - running statistics carry the number of times they were brought up to date, i before this iteration's and i + 1 after;
@@ -77,6 +77,12 @@ static int of_param(const Machine *m, int param, BufferKind kind)
     return m->by_param[(size_t)param * BUFFER_KIND_COUNT + kind];
 }
 
+/* What loads and DHA read. */
+static BufferKind source_kind(const Machine *m, int param)
+{
+    return m->g->precision == FERRY_BF16 && m->g->param[param].trainable ? BUFFER_ROUNDED : BUFFER_MASTER;
+}
+
 static bool grad_on_gpu(const Machine *m, int param)
 {
     return m->s->plan->unit[m->g->param[param].unit].grad == ON_GPU;
@@ -111,7 +117,7 @@ static Status run_kernel(Machine *m)
                 m->use[unit]++;
             }
             bool gpu = m->use[unit] - 1 >= m->s->plan->unit[unit].first_gpu_use;
-            buffer = of_param(m, t->param, gpu ? BUFFER_PARAM : BUFFER_MASTER);
+            buffer = of_param(m, t->param, gpu ? BUFFER_PARAM : source_kind(m, t->param));
             tag = g->param[t->param].trainable ? m->iteration : 0; /* a frozen one stays as it began */
         } else if (t->kind == TENSOR_GRADIENT) {
             buffer = of_param(m, t->param, grad_on_gpu(m, t->param) ? BUFFER_GRAD : BUFFER_HOST_GRAD);
@@ -155,9 +161,10 @@ static Status run_unit(Machine *m)
         int p = u->param[i], master = of_param(m, p, BUFFER_MASTER), host = of_param(m, p, BUFFER_HOST_GRAD);
         if (step->kind == STEP_LOAD) {
             int param = of_param(m, p, BUFFER_PARAM);
-            TRY(touch(m, master, true, false, 0, false));
+            int source = of_param(m, p, source_kind(m, p));
+            TRY(touch(m, source, true, false, 0, false));
             TRY(touch(m, param, false, true, 0, false));
-            *tag_of(m, param, 0) = *tag_of(m, master, 0);
+            *tag_of(m, param, 0) = *tag_of(m, source, 0);
             continue;
         }
         if (!g->param[p].trainable)
@@ -179,6 +186,11 @@ static Status run_unit(Machine *m)
         TRY(touch(m, of_param(m, p, BUFFER_STATE_V), true, true, 0, false));
         TRY(expect(m, master, 0, m->iteration));
         *tag_of(m, master, 0) = m->iteration + 1;
+        if (source_kind(m, p) == BUFFER_ROUNDED) {
+            int rounded = of_param(m, p, BUFFER_ROUNDED);
+            TRY(touch(m, rounded, false, true, 0, false));
+            *tag_of(m, rounded, 0) = m->iteration + 1;
+        }
     }
     if (step->kind == STEP_SQNORM) {
         TRY(touch(m, m->single[BUFFER_PARTIALS], false, true, 0, false));
@@ -304,10 +316,10 @@ static Status index_buffers(Machine *m)
         default:
             if (b->param >= 0 && b->param < g->n_param && b->kind < BUFFER_KIND_COUNT)
                 slot = &m->by_param[(size_t)b->param * BUFFER_KIND_COUNT + b->kind];
-            bytes = slot ? g->param[b->param].bytes : 0;
+            bytes = slot ? param_buffer_bytes(g, b->param, b->kind) : 0;
             host = b->kind != BUFFER_PARAM && b->kind != BUFFER_GRAD;
-            state = b->kind == BUFFER_MASTER || b->kind == BUFFER_STATE_M || b->kind == BUFFER_STATE_V ||
-                    b->kind == BUFFER_STATISTIC;
+            state = b->kind == BUFFER_MASTER || b->kind == BUFFER_ROUNDED || b->kind == BUFFER_STATE_M ||
+                    b->kind == BUFFER_STATE_V || b->kind == BUFFER_STATISTIC;
         }
         int copies = b->kind == BUFFER_NORM || b->kind == BUFFER_LOSS ? 2 : 1;
         if (!slot || *slot >= 0)

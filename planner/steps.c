@@ -62,7 +62,7 @@ int steps_arg_buffer(const StepList *s, const Node *n, int arg)
     int unit = g->param[t->param].unit, use = use_of_node(g, n, unit);
     if (use < 0)
         return -1;
-    return use >= s->plan->unit[unit].first_gpu_use ? s->param_buffer[t->param] : s->master_buffer[t->param];
+    return use >= s->plan->unit[unit].first_gpu_use ? s->param_buffer[t->param] : s->source_buffer[t->param];
 }
 
 bool steps_is_dha(const StepList *s, const Step *step, bool *read, bool *write)
@@ -107,14 +107,21 @@ static int add_buffer(Builder *b, const char *prefix, const char *name, BufferKi
     buffer->bytes = bytes;
     buffer->tensor = buffer->param = -1;
     buffer->copies = kind == BUFFER_NORM || kind == BUFFER_LOSS ? 2 : 1;
-    buffer->preset = kind == BUFFER_CONST || kind == BUFFER_MASTER || kind == BUFFER_STATE_M || kind == BUFFER_STATE_V ||
-                     kind == BUFFER_STATISTIC;
+    buffer->preset = kind == BUFFER_CONST || kind == BUFFER_MASTER || kind == BUFFER_ROUNDED || kind == BUFFER_STATE_M ||
+                     kind == BUFFER_STATE_V || kind == BUFFER_STATISTIC;
     return b->s->n_buffer++;
+}
+
+int64_t param_buffer_bytes(const Graph *g, int param, BufferKind kind)
+{
+    const Param *p = &g->param[param];
+    bool wide = p->trainable && (kind == BUFFER_MASTER || kind == BUFFER_STATE_M || kind == BUFFER_STATE_V);
+    return wide ? p->count * (int64_t)ferry_dtype_bytes(graph_wide_dtype(g)) : p->bytes;
 }
 
 static int add_param_buffer(Builder *b, int param, const char *prefix, BufferKind kind, BufferPool pool)
 {
-    int index = add_buffer(b, prefix, b->g->param[param].name, kind, pool, b->g->param[param].bytes);
+    int index = add_buffer(b, prefix, b->g->param[param].name, kind, pool, param_buffer_bytes(b->g, param, kind));
     b->s->buffer[index].param = param;
     return index;
 }
@@ -133,9 +140,9 @@ static Status make_buffers(Builder *b)
     const Graph *g = b->g;
     StepList *s = b->s;
     int tensors = g->tensor.count;
-    s->buffer = ARENA_NEW(b->a, Buffer, tensors + g->n_input + 6 * g->n_param + 3);
+    s->buffer = ARENA_NEW(b->a, Buffer, tensors + g->n_input + 7 * g->n_param + 3);
     s->buffer_of_tensor = ARENA_NEW(b->a, int, tensors);
-    int *by_param = ARENA_NEW(b->a, int, 4 * (size_t)g->n_param);
+    int *by_param = ARENA_NEW(b->a, int, 5 * (size_t)g->n_param);
     bool *used = ARENA_NEW(b->a, bool, tensors);
     b->staging = ARENA_NEW(b->a, int, g->n_input);
     if (!s->buffer || !s->buffer_of_tensor || !by_param || !used || !b->staging)
@@ -144,7 +151,8 @@ static Status make_buffers(Builder *b)
     s->master_buffer = by_param + g->n_param;
     s->grad_buffer = by_param + 2 * (size_t)g->n_param;
     s->host_grad_buffer = by_param + 3 * (size_t)g->n_param;
-    for (int i = 0; i < 4 * g->n_param; i++)
+    s->source_buffer = by_param + 4 * (size_t)g->n_param;
+    for (int i = 0; i < 5 * g->n_param; i++)
         by_param[i] = -1;
     for (int i = 0; i < tensors; i++)
         s->buffer_of_tensor[i] = -1;
@@ -168,13 +176,16 @@ static Status make_buffers(Builder *b)
     int trainable = 0;
     for (int p = 0; p < g->n_param; p++) {
         if (g->param[p].state) {
-            s->master_buffer[p] = add_param_buffer(b, p, "statistic", BUFFER_STATISTIC, POOL_HOST);
+            s->source_buffer[p] = s->master_buffer[p] =
+                add_param_buffer(b, p, "statistic", BUFFER_STATISTIC, POOL_HOST);
             continue;
         }
         const UnitPlan *u = &b->plan->unit[g->param[p].unit];
         if (u->first_gpu_use < g->unit[g->param[p].unit].n_use)
             s->param_buffer[p] = add_param_buffer(b, p, "param", BUFFER_PARAM, POOL_DEVICE);
-        s->master_buffer[p] = add_param_buffer(b, p, "master", BUFFER_MASTER, POOL_HOST);
+        s->source_buffer[p] = s->master_buffer[p] = add_param_buffer(b, p, "master", BUFFER_MASTER, POOL_HOST);
+        if (g->param[p].trainable && graph_wide_dtype(g) != g->precision)
+            s->source_buffer[p] = add_param_buffer(b, p, "rounded", BUFFER_ROUNDED, POOL_HOST);
         if (!g->param[p].trainable)
             continue;
         trainable++;
@@ -226,7 +237,7 @@ static Status add_unit_step(Builder *b, StepKind kind, StepStream stream, int un
 {
     const Unit *u = &b->g->unit[unit];
     const StepList *s = b->s;
-    Step *step = add_step(b, kind, stream, 4 * u->n_param + 2);
+    Step *step = add_step(b, kind, stream, 5 * u->n_param + 2);
     if (!step)
         return diag_oom(b->d);
     step->unit = unit;
@@ -237,7 +248,7 @@ static Status add_unit_step(Builder *b, StepKind kind, StepStream stream, int un
     for (int i = 0; i < u->n_param; i++) {
         int p = u->param[i];
         if (kind == STEP_LOAD) {
-            touch(step, s->master_buffer[p], true, false, 0);
+            touch(step, s->source_buffer[p], true, false, 0);
             touch(step, s->param_buffer[p], false, true, 0);
         }
         if (kind == STEP_LOAD || !b->g->param[p].trainable)
@@ -250,6 +261,8 @@ static Status add_unit_step(Builder *b, StepKind kind, StepStream stream, int un
         }
         if (kind == STEP_ADAMW) {
             touch(step, s->master_buffer[p], true, true, 0);
+            if (s->source_buffer[p] != s->master_buffer[p])
+                touch(step, s->source_buffer[p], false, true, 0);
             /* the two states follow the host gradient, see make_buffers */
             touch(step, s->host_grad_buffer[p] + 1, true, true, 0);
             touch(step, s->host_grad_buffer[p] + 2, true, true, 0);
@@ -472,8 +485,8 @@ static Status sort_buffers(Builder *b)
     for (int i = 0; i < b->g->tensor.count; i++)
         if (s->buffer_of_tensor[i] >= 0)
             s->buffer_of_tensor[i] = to[s->buffer_of_tensor[i]];
-    for (int i = 0; i < 4 * b->g->n_param; i++)
-        if (s->param_buffer[i] >= 0) /* the four maps are one array */
+    for (int i = 0; i < 5 * b->g->n_param; i++)
+        if (s->param_buffer[i] >= 0) /* the five maps are one array */
             s->param_buffer[i] = to[s->param_buffer[i]];
     return ST_OK;
 }

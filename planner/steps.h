@@ -42,7 +42,8 @@ typedef enum BufferKind {
     BUFFER_INPUT,    /* device copy of an input */
     BUFFER_STAGING,  /* pinned copy of an input */
     BUFFER_PARAM,    /* device copy of a parameter (only when its unit is loaded) */
-    BUFFER_MASTER,   /* pinned: the parameter itself */
+    BUFFER_MASTER,   /* pinned: the parameter itself; of a trainable one in bf16, in f32 */
+    BUFFER_ROUNDED,  /* pinned: in bf16, the copy of a trainable parameter that loads and DHA read and that AdamW writes */
     BUFFER_GRAD,     /* device gradient (grad ON_GPU) */
     BUFFER_HOST_GRAD, /* pinned gradient */
     BUFFER_STATE_M, BUFFER_STATE_V, /* pinned: optimizer state of a parameter */
@@ -61,7 +62,7 @@ typedef struct Buffer {
     int tensor;       /* root tensor, -1 */
     int param;        /* parameter, -1 */
     int copies;       /* 1, or 2: iteration i uses copy i mod 2 */
-    bool preset;      /* written before the first iteration: constants, masters, states, statistics */
+    bool preset;      /* written before the first iteration: constants, masters and their copies, states, statistics */
 } Buffer;
 
 typedef struct Access {
@@ -102,6 +103,7 @@ typedef struct StepList {
     int *buffer_of_tensor; /* by root tensor: the device buffer of values, constants and inputs, else -1 */
     int *param_buffer, *master_buffer, *grad_buffer, *host_grad_buffer; /* by parameter, -1 where absent; the master of
                                                                            running statistics is their only buffer */
+    int *source_buffer; /* by parameter: what loads and DHA read, its rounded copy or the master itself */
 } StepList;
 
 /* Program order: stage, input load, forward and backward kernels with each load placed just before the first kernel that it
@@ -122,6 +124,8 @@ typedef struct Ordering {
  * cannot order (a buffer of two copies used by unordered streams). */
 Status steps_derive_waits(Diag *d, Arena *a, StepList *s, const Ordering *extra, int n_extra);
 
+/* Bytes of a parameter's buffer of this kind: masters and states of a trainable one are in the graph's wide type. */
+int64_t param_buffer_bytes(const Graph *g, int param, BufferKind kind);
 /* The buffer that a kernel argument uses under the plan: device or host, by the unit's mode at this use; -1 when absent. */
 int steps_arg_buffer(const StepList *s, const Node *n, int arg);
 /* True when an access of this kernel step touches host memory (DHA). */

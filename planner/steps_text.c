@@ -17,8 +17,8 @@ const char *step_stream_name(StepStream t)
 const char *buffer_kind_name(BufferKind k)
 {
     static const char *const name[BUFFER_KIND_COUNT] = {"value",    "const", "input",     "staging", "param",
-                                                        "master",   "grad",  "host_grad", "state_m", "state_v",
-                                                        "statistic", "partials", "norm", "loss"};
+                                                        "master",   "rounded", "grad", "host_grad", "state_m",
+                                                        "state_v",  "statistic", "partials", "norm", "loss"};
     return name[k];
 }
 

@@ -57,6 +57,12 @@ static ferry_status call_once(ferry_stream *s, const ClassJob *j)
     case LINK_CLASS_COUNT:
         break;
     }
+    if (j->dtype == FERRY_BF16) { /* half as many elements: f32 masters and state fill the parts as well */
+        float *p = (float *)(void *)j->pinned, *m = (float *)(void *)(j->pinned + part);
+        float *v = (float *)(void *)(j->pinned + 2 * part);
+        return ferry_adamw_bf16(s, p, m, v, j->pinned + 3 * part, j->pinned + 3 * part + part / 2, NULL, elements / 2,
+                                adamw);
+    }
     return ferry_adamw(s, j->dtype, j->pinned, j->pinned + part, j->pinned + 2 * part, j->pinned + 3 * part, NULL,
                        elements, adamw);
 }

@@ -7,7 +7,9 @@
 typedef struct UnitJob {
     const Graph *graph;
     const Unit *unit;
-    char *pinned[4]; /* parameters, gradients, and the optimizer's two states */
+    char *param, *grad;  /* pinned, in the graph's precision: what loads read; gradients */
+    char *wide[3];       /* pinned, in the wide type: the optimizer's two states, and in bf16 the master */
+    int64_t ratio;       /* of the two types' sizes */
     char *device;
     double *sum;
 } UnitJob;
@@ -29,18 +31,18 @@ static Status each_param(Bench *b, ferry_stream *s, const UnitJob *job, bool tra
 static Status load_param(Bench *b, ferry_stream *s, const UnitJob *job, const Param *p, int index, int64_t at)
 {
     (void)index;
-    return bench_check(b, ferry_copy_h2d(s, job->device + at, job->pinned[0] + at, p->bytes));
+    return bench_check(b, ferry_copy_h2d(s, job->device + at, job->param + at, p->bytes));
 }
 
 static Status store_gradient(Bench *b, ferry_stream *s, const UnitJob *job, const Param *p, int index, int64_t at)
 {
     (void)index;
-    return bench_check(b, ferry_copy_d2h(s, job->pinned[1] + at, job->device + at, p->bytes));
+    return bench_check(b, ferry_copy_d2h(s, job->grad + at, job->device + at, p->bytes));
 }
 
 static Status norm_gradient(Bench *b, ferry_stream *s, const UnitJob *job, const Param *p, int index, int64_t at)
 {
-    return bench_check(b, ferry_sqnorm(s, job->graph->precision, &job->sum[index], job->pinned[1] + at, p->count));
+    return bench_check(b, ferry_sqnorm(s, job->graph->precision, &job->sum[index], job->grad + at, p->count));
 }
 
 static Status update_param(Bench *b, ferry_stream *s, const UnitJob *job, const Param *p, int index, int64_t at)
@@ -48,8 +50,12 @@ static Status update_param(Bench *b, ferry_stream *s, const UnitJob *job, const 
     (void)index;
     const ferry_adamw_args args = {
         .lr = 1e-4, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8, .weight_decay = 0.01, .step = 1};
-    return bench_check(b, ferry_adamw(s, job->graph->precision, job->pinned[0] + at, job->pinned[2] + at,
-                                      job->pinned[3] + at, job->pinned[1] + at, NULL, p->count, args));
+    char *m = job->wide[0] + job->ratio * at, *v = job->wide[1] + job->ratio * at;
+    if (job->graph->precision == FERRY_BF16)
+        return bench_check(b, ferry_adamw_bf16(s, (float *)(void *)(job->wide[2] + job->ratio * at), (float *)(void *)m,
+                                               (float *)(void *)v, job->param + at, job->grad + at, NULL, p->count, args));
+    return bench_check(b, ferry_adamw(s, job->graph->precision, job->param + at, m, v, job->grad + at, NULL, p->count,
+                                      args));
 }
 
 static Status load_unit(Bench *b, ferry_stream *s, void *job)
@@ -74,8 +80,11 @@ static Status update_unit(Bench *b, ferry_stream *s, void *job)
 
 static Status time_unit(Bench *b, UnitJob *job, int64_t elements, Timing timing[4])
 {
-    for (int i = 0; i < 4; i++)
-        TRY(bench_fill(b, job->pinned[i], false, b->graph->precision, elements, 0));
+    const int wide = job->wide[2] ? 3 : 2;
+    TRY(bench_fill(b, job->param, false, b->graph->precision, elements, 0));
+    TRY(bench_fill(b, job->grad, false, b->graph->precision, elements, 0));
+    for (int i = 0; i < wide; i++)
+        TRY(bench_fill(b, job->wide[i], false, graph_wide_dtype(b->graph), elements, 0));
     TRY(bench_fill(b, job->device, true, b->graph->precision, elements, 0));
     TRY(bench_time(b, FERRY_STREAM_LOAD, load_unit, job, &timing[0]));
     if (job->unit->grad_bytes == 0)
@@ -92,19 +101,27 @@ static Status time_unit(Bench *b, UnitJob *job, int64_t elements, Timing timing[
 Status host_unit(Bench *b, const Unit *u, Timing timing[4])
 {
     const Graph *g = b->graph;
-    int64_t bytes = 0, four;
+    const int64_t element = (int64_t)ferry_dtype_bytes(g->precision);
+    const int64_t ratio = (int64_t)ferry_dtype_bytes(graph_wide_dtype(g)) / element, parts = 2 + (ratio > 1 ? 3 * ratio : 2);
+    int64_t bytes = 0, all;
     for (int i = 0; i < u->n_param; i++)
         bytes += bench_aligned(g->param[u->param[i]].bytes);
-    if (mul_overflows_i64(bytes, 4, &four))
+    if (mul_overflows_i64(bytes, parts, &all))
         return diag_fail(b->diag, ST_MODEL, "unit '%s': larger than any memory", u->name);
     void *pinned, *sum;
-    TRY(bench_pinned(b, four, &pinned));
+    TRY(bench_pinned(b, all, &pinned));
     Status status = bench_pinned(b, u->n_param * (int64_t)sizeof(double), &sum);
     if (status == ST_OK) {
-        UnitJob job = {.graph = g, .unit = u, .device = ferry_pool_at(b->pool, 0), .sum = sum};
-        for (int i = 0; i < 4; i++)
-            job.pinned[i] = (char *)pinned + i * bytes;
-        status = time_unit(b, &job, bytes / (int64_t)ferry_dtype_bytes(g->precision), timing);
+        UnitJob job = {.graph = g,
+                       .unit = u,
+                       .param = pinned,
+                       .grad = (char *)pinned + bytes,
+                       .ratio = ratio,
+                       .device = ferry_pool_at(b->pool, 0),
+                       .sum = sum};
+        for (int i = 0; i < (ratio > 1 ? 3 : 2); i++)
+            job.wide[i] = (char *)pinned + (2 + i * ratio) * bytes;
+        status = time_unit(b, &job, bytes / element, timing);
         ferry_host_free(b->device, sum);
     }
     ferry_host_free(b->device, pinned);

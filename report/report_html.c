@@ -86,7 +86,9 @@ static void heading(const Report *r, Text *to)
         for (int k = 0; k < o->shape[i].rank; k++)
             text_add(to, "%s%" PRId64, k ? "&#215;" : "&#160;", o->shape[i].dim[k]);
     }
-    text_add(to, " &#183; %s%s%s</p>\n", r->graph->precision == FERRY_F64 ? "fp64" : "fp32",
+    text_add(to, " &#183; %s%s%s</p>\n", r->graph->precision == FERRY_F64    ? "fp64"
+                                       : r->graph->precision == FERRY_BF16 ? "bf16"
+                                                                           : "fp32",
              p->clip ? " &#183; norm clipped" : "",
              p->update_after_bp ? " &#183; updates after the backward pass" : "");
     facts(r, to);

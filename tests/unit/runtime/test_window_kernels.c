@@ -185,7 +185,7 @@ static void test_pools(void **state)
             }
             assert_int_equal(bench_run(true, &k), FERRY_OK);
             assert_int_equal(bench_run(false, &forward), FERRY_OK);
-            assert_memory_equal(k.arg[0], forward.arg[0], (size_t)bench_elements(&k, 0) * 8);
+            assert_memory_equal(k.arg[0], forward.arg[0], (size_t)bench_elements(&k, 0) * ferry_dtype_bytes(t));
             if (k.arg[1] != NULL) {
                 assert_memory_equal(k.arg[1], forward.arg[1], (size_t)bench_elements(&k, 1) * 8);
                 free(forward.arg[1]);
