@@ -150,8 +150,8 @@ static Status rewrite(Diag *d, Graph *g, const Norm *p)
     int mean = -1, rstd;
     const char *name = g->node.at[p->last].name;
     if (p->centered)
-        TRY(graph_add_tensor(d, g, graph_made_up_name(g, name), TENSOR_VALUE, g->precision, 1, &p->m, &mean));
-    TRY(graph_add_tensor(d, g, graph_made_up_name(g, name), TENSOR_VALUE, g->precision, 1, &p->m, &rstd));
+        TRY(graph_add_tensor(d, g, graph_made_up_name(g, name), TENSOR_VALUE, graph_wide_dtype(g), 1, &p->m, &mean));
+    TRY(graph_add_tensor(d, g, graph_made_up_name(g, name), TENSOR_VALUE, graph_wide_dtype(g), 1, &p->m, &rstd));
     Node *n = &g->node.at[p->last];
     n->call = call_new(FERRY_OP_LAYERNORM, g->precision);
     n->call.m = p->m;

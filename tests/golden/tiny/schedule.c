@@ -1,4 +1,4 @@
-// ferryc 0.1.0 9ca4853fd7c197bc196c455ad4bd473a schedule
+// ferryc 0.1.0 c1d4b8634cae98a3ee91d5fae4040618 schedule
 /* The training schedule of m.onnx. Change the plan, not this file.
  * go-memferry, budget 1.00 GiB, peak 4.00 KiB of device memory, 3.11 KiB pinned on the host.
  * One step: 29.0 us predicted (compute 21.4 us, H2D 12.4 us, D2H 12.4 us, update 11.1 us), 3.00% above the proven bound.
@@ -594,7 +594,8 @@ ferry_status schedule_init(schedule *s, const char *path)
 {
     char own[4096];
     snprintf(own, sizeof own, "%s/weights.safetensors", s->dir);
-    return ferry_weights_load(path ? path : own, s->param, SCHEDULE_PARAMS);
+    TRY(ferry_weights_load(path ? path : own, s->param, SCHEDULE_PARAMS));
+    return FERRY_OK;
 }
 
 static ferry_status open_all(schedule *s, const char *device, const char *dir)
