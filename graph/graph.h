@@ -137,7 +137,7 @@ Status forward_from_options(Diag *d, Arena *a, const ModelOptions *options, int 
 /* ---- the passes -------------------------------------------------------------------------------------------------- */
 
 /* needs: inferred model   fills: tensors, forward nodes, parameters, inputs   keeps: execution order of the model
- * Parameters: float initializers of rank 1 and more that reach the outputs, unless every path passes through Sin or
+ * Parameters: initializers that can be (value_is_trainable) and reach the outputs, unless every path passes through Sin or
  * Cos; --freeze and --train decide which are trainable. Other initializers and constants are TENSOR_CONST. */
 Status graph_lower(Diag *d, Arena *a, const Model *m, const ModelOptions *options, Graph **out);
 /* Merges parameters with equal values, or values equal after a transpose (elements that are all the same are no

@@ -194,7 +194,7 @@ static bool *mark_trained(Model *m)
     }
     for (int i = 0; i < m->value.count; i++) {
         const Value *v = &m->value.at[i];
-        reaches[i] = reaches[i] && v->kind == VALUE_INITIALIZER && dtype_is_float(v->dtype) && v->rank > 0;
+        reaches[i] = reaches[i] && value_is_trainable(v);
     }
     return reaches;
 }

@@ -151,7 +151,7 @@ static Status add_params(Diag *d, Lowering *l)
     count_statistics(m, statistic);
     for (int v = 0; v < m->value.count; v++) {
         const Value *value = &m->value.at[v];
-        if (value->kind != VALUE_INITIALIZER || !dtype_is_float(value->dtype) || value->rank < 1 || !leads[v] ||
+        if (!value_is_trainable(value) || !leads[v] ||
             l->n_use[v] == 0 || (value_count(value) == 0 && !g->forward)) /* nothing to train: a constant */
             continue;
         bool state = statistic[v].trained > 0 && !g->forward;

@@ -5,6 +5,7 @@
 #include <sys/mman.h>
 
 #include "graph/onnx_wire.h"
+#include "graph/ops.h"
 
 void model_close(Model *m)
 {
@@ -37,6 +38,11 @@ double node_attr_float(const ModelNode *n, const char *name, double otherwise)
 {
     const Attr *a = node_attr(n, name);
     return a && a->kind == ATTR_FLOAT ? a->f : otherwise;
+}
+
+bool value_is_trainable(const Value *v)
+{
+    return v->kind == VALUE_INITIALIZER && dtype_is_float(v->dtype) && (v->rank > 0 || v->origin == ORIGIN_PARAMETER);
 }
 
 int64_t value_count(const Value *v)

@@ -15,9 +15,19 @@ typedef enum ValueKind {
     VALUE_COMPUTED,
 } ValueKind;
 
+/* What an initializer was to the exporter (onnx_origin.c). */
+typedef enum Origin {
+    ORIGIN_UNKNOWN,
+    ORIGIN_PARAMETER,
+    ORIGIN_BUFFER,
+    ORIGIN_COMPUTED_PARAMETER, /* computed by the exporter, from parameters as it seems */
+    ORIGIN_COMPUTED,           /* computed by the exporter, a constant as it seems */
+} Origin;
+
 typedef struct Value {
     const char *name;
     ValueKind kind;
+    Origin origin;
     ferry_dtype dtype;
     int rank;                     /* -1 before inference, and in a branch that is not taken */
     int64_t dim[MAX_RANK];        /* -1 where not yet known; never after model_infer */
@@ -61,6 +71,15 @@ typedef struct Guard {
     bool taken;
 } Guard;
 
+/* Of the initializers, where the file says which are parameters. */
+typedef struct Origins {
+    bool known;
+    int parameters, constants;  /* computed by the exporter, by what they seem to be; constants that no mask is */
+    const char *constant_name;  /* one of these, NULL */
+    int missing;                /* parameters of the module that are no initializers */
+    const char *missing_name;
+} Origins;
+
 typedef struct MappedFile MappedFile; /* onnx_wire.h */
 typedef struct Model {
     Arena *arena;
@@ -72,6 +91,7 @@ typedef struct Model {
     VEC(Guard) guard;
     int n_input, *input;   /* value indices, file order */
     int n_output, *output;
+    Origins origins;
     int64_t folded_bytes; /* that constant folding took from the arena */
     VEC(MappedFile) map; /* the file and its external data; model_close unmaps them */
     const void **fed; /* by input: its contents in its type where they are known before (model_feed), else NULL */
@@ -127,8 +147,8 @@ Status model_know_inputs(Diag *d, Model *m);
 
 /* needs: bound inputs   fills: dtype, rank, dim of every value; data of values that depend on no input's contents
  * keeps: node order     spoils: nodes whose outputs are all known become dead, as do nodes that no output needs
- * Constant folding and shape inference are one pass in topological order since each needs the other. Float initializers of
- * rank 1 and more are parameters and not folded, unless every path to an output passes through Sin or Cos. While folding,
+ * Constant folding and shape inference are one pass in topological order since each needs the other. Initializers that can
+ * be parameters (value_is_trainable) are not folded, unless every path to an output passes through Sin or Cos. While folding,
  * data that repeats along an axis is kept once (data_dim); what is larger than 256 MiB even so is not folded.
  * A constant that only broadcasting operators read is left with 1 for the axes along which it repeats, where another
  * operand of each reader has the full extent: the readers' own outputs say what to broadcast to. */
@@ -141,6 +161,8 @@ const Attr *node_attr(const ModelNode *n, const char *name); /* NULL when absent
 int64_t node_attr_int(const ModelNode *n, const char *name, int64_t otherwise);
 double node_attr_float(const ModelNode *n, const char *name, double otherwise);
 int64_t value_count(const Value *v); /* elements */
+/* A floating initializer that can be a parameter: one of rank 1 and more, or a scalar of which the exporter says so. */
+bool value_is_trainable(const Value *v);
 
 /* ---- the operator table (ops.c): one row an ONNX operator ------------------------------------------------------------ */
 

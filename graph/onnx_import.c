@@ -292,6 +292,7 @@ static Status import_graph(Import *im)
     }
     TRY(resolve_inputs(im));
     TRY(sort_nodes(im));
+    TRY(import_origins(im));
     TRY(import_infos(im, 12, "output", &im->m->output, &im->m->n_output));
     return im->m->n_output ? ST_OK : import_fail(im, "the graph has no output");
 }

@@ -44,6 +44,9 @@ int value_find(Import *im, const char *name);
 Status value_add(Import *im, const char *name, ValueKind kind, const char *definer, int *out);
 Status import_initializer(Import *im, const WireField *f, const Scope *scope);
 
+/* onnx_origin.c: which initializers are parameters, where the exporter says anything of it. */
+Status import_origins(Import *im);
+
 /* onnx_nodes.c: the nodes in field `number` of a graph or a function's body. */
 Status import_nodes(Import *im, Wire body, uint32_t number, const Scope *scope);
 /* The attributes in field `number` of a message, added to those that n has. A second one of a name is an error, or with

@@ -136,7 +136,7 @@ static Status note_tables(Diag *d, const Graph *g)
     const char *example = NULL;
     for (int v = 0; v < m->value.count; v++) {
         const Value *x = &m->value.at[v];
-        if (x->kind != VALUE_INITIALIZER || !dtype_is_float(x->dtype) || x->rank < 1 || !reaches[v] || open[v])
+        if (!value_is_trainable(x) || !reaches[v] || open[v])
             continue;
         example = count++ == 0 ? x->name : example;
     }
@@ -146,8 +146,28 @@ static Status note_tables(Diag *d, const Graph *g)
     return ST_OK;
 }
 
+/* What the exporter computed ahead of time, and the parameters that went into it. */
+static void warn_computed(Diag *d, const Model *m)
+{
+    const Origins *o = &m->origins;
+    const char *remedy = "export with optimize=False, or with dynamic shapes, to have the parameters themselves";
+    if (o->missing > o->parameters)
+        diag_warn(d,
+                  "%s: the exporter computed results of %d parameters, such as '%s', ahead of time; %d of these results "
+                  "are trained in their place, and the rest is constant%s%s%s: gradients and their norm differ from the "
+                  "original model's; %s",
+                  m->path, o->missing, o->missing_name, o->parameters, o->constant_name ? ", such as '" : "",
+                  o->constant_name ? o->constant_name : "", o->constant_name ? "'" : "", remedy);
+    else if (o->constants > 0)
+        diag_note(d,
+                  "%s: what the exporter computed ahead of time, such as '%s' (%d of them), is constant; --train with the "
+                  "whole name of one trains it",
+                  m->path, o->constant_name, o->constants);
+}
+
 Status graph_warn(Diag *d, const Graph *g)
 {
+    warn_computed(d, g->model);
     warn_dropout(d, g->model);
     warn_batchnorm(d, g->model);
     warn_untied(d, g);
