@@ -27,6 +27,9 @@ const char *emit_buffer(Emitter *e, int buffer)
     case BUFFER_PARAM:
         group = "gpu";
         break;
+    case BUFFER_PARAM_BP:
+        group = "gpu_bp";
+        break;
     case BUFFER_MASTER:
         group = "host";
         break;

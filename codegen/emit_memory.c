@@ -12,6 +12,7 @@ static const FieldGroup GROUPS[] = {
     {BUFFER_MASTER, "host", "parameters in pinned host memory: what the optimizer updates and DHA reads"},
     {BUFFER_ROUNDED, "rounded", "their copies in bf16: what the optimizer writes as well, and loads and DHA read"},
     {BUFFER_PARAM, "gpu", "copies of parameters in device memory, filled by loads"},
+    {BUFFER_PARAM_BP, "gpu_bp", "second copies for the backward pass, of what is loaded twice"},
     {BUFFER_GRAD, "gpu_grad", "gradients in device memory, copied to host_grad by stores"},
     {BUFFER_HOST_GRAD, "host_grad", "gradients in pinned host memory: what the optimizer reads and DHA writes"},
     {BUFFER_STATE_M, "moment1", "AdamW's first moments, host memory"},

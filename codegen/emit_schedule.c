@@ -203,6 +203,12 @@ static void unit_story(Emitter *e, int unit)
     case MODE_DHA:
         text_add(t, "DHA");
         return;
+    case MODE_RELOAD:
+        text_add(t, "reload: loaded for each pass, ");
+        if (p->first_gpu_use > 0)
+            text_add(t, "after uses by DHA, ");
+        text_add(t, "dropped in between");
+        return;
     case MODE_DFGB:
         text_add(t, "DFGB: read by DHA forward, loaded for backward");
         return;
@@ -255,13 +261,13 @@ static void emit_load(Emitter *e, const Step *step, const char *name)
     char size[32], time[32];
     text_add(&e->text, "/* ");
     c_text_comment(&e->text, u->name);
-    text_add(&e->text, " to the device, %s, %s predicted. */\n", size_print(size, u->bytes),
-             time_print(time, step->duration_ns));
+    text_add(&e->text, " to the device%s, %s, %s predicted. */\n", step->copy == 2 ? " again" : "",
+             size_print(size, u->bytes), time_print(time, step->duration_ns));
     open_function(e, name, "");
     add_waits(e, step);
     for (int i = 0; i < u->n_param; i++) {
         int p = u->param[i];
-        const char *to = emit_buffer(e, s->param_buffer[p]);
+        const char *to = emit_buffer(e, (step->copy == 2 ? s->param_bp_buffer : s->param_buffer)[p]);
         text_add(&e->text, "    TRY(ferry_copy_h2d(s->load, %s, %s, %" PRId64 "));\n", to,
                  emit_buffer(e, s->source_buffer[p]), e->graph->param[p].bytes);
     }
@@ -510,7 +516,7 @@ static Status emit_steps(Emitter *e, Parts *parts)
             call(where, "load_inputs", "");
             break;
         case STEP_LOAD:
-            name = function_name(e, "load", unit);
+            name = function_name(e, step->copy == 2 ? "reload" : "load", unit);
             emit_load(e, step, name);
             call(where, name, "");
             break;

@@ -175,7 +175,7 @@ static const char *event_name(Arena *a, const StepList *s, const Names *names, c
     case STEP_LOAD_INPUT:
         return "INPUTS_LOADED";
     case STEP_LOAD:
-        return upper(a, "LOADED_", names->unit[step->unit]);
+        return upper(a, step->copy == 2 ? "RELOADED_" : "LOADED_", names->unit[step->unit]);
     case STEP_STORE_LOSS:
         return "LOSS_STORED";
     case STEP_STORE:
@@ -262,6 +262,7 @@ Status names_make(Diag *d, Arena *a, const StepList *s, Names *out)
                     name = out->input[k];
             break;
         case BUFFER_PARAM:
+        case BUFFER_PARAM_BP:
         case BUFFER_MASTER:
         case BUFFER_ROUNDED:
         case BUFFER_GRAD:

@@ -201,7 +201,10 @@ static Status frontier(Search *s)
         Plan p;
         TRY(search_blank(s, &p));
         memcpy(p.unit, plan[i], (size_t)p.n_unit * sizeof *p.unit);
-        TRY(search_add(s, &p, "price of memory", &c));
+        for (int times = 1; times <= 4; times *= 2) { /* without a unit that is loaded twice, one plan */
+            search_load_window(s, &p, times);
+            TRY(search_add(s, &p, "price of memory", &c));
+        }
     }
     return ST_OK;
 }

@@ -51,10 +51,11 @@ typedef struct Cross {
     CrossProblem mip;
     Kernels kernels;
     int *place_column, *place_at;   /* x(unit, k) = place_column[place_at[unit] + k] */
-    int *grad_column, *late_column; /* 1: on the host; 1: late. -1: no choice */
+    int *grad_column, *late_column; /* 1: on the host; 1: late */
+    int *reload_column;             /* 1: loaded twice */
     int n_event;
     Event *event;
-    int *kernel_event, *load_event, *store_event, *sqnorm_event, *early_event, *late_event;
+    int *kernel_event, *load_event, *again_event, *store_event, *sqnorm_event, *early_event, *late_event;
     int input_event, loss_event, norm_event;
     double scale, big;
     double *row; /* dense, by column */
@@ -71,6 +72,7 @@ static Status add_choices(Cross *x)
     x->place_at = ARENA_NEW(x->a, int, g->n_unit);
     x->grad_column = ARENA_NEW(x->a, int, g->n_unit);
     x->late_column = ARENA_NEW(x->a, int, g->n_unit);
+    x->reload_column = ARENA_NEW(x->a, int, g->n_unit);
     for (int u = 0; u < g->n_unit; u++) {
         if (g->unit[u].n_use > MAX_USES)
             return diag_fail(x->d, ST_MODEL, "--cross-check: unit %s is used %d times, at most %d are possible",
@@ -78,14 +80,22 @@ static Status add_choices(Cross *x)
         uses += g->unit[u].n_use + 1;
     }
     x->place_column = ARENA_NEW(x->a, int, uses);
-    if (!x->place_at || !x->grad_column || !x->late_column || !x->place_column)
+    if (!x->place_at || !x->grad_column || !x->late_column || !x->reload_column || !x->place_column)
         return diag_oom(x->d);
     uses = 0;
     for (int u = 0; u < g->n_unit; u++) {
-        int pin = x->o->pinned ? x->o->pinned[u] : -1;
+        const Pin *pin = x->o->pinned && x->o->pinned[u].set ? &x->o->pinned[u] : NULL;
+        const UnitPlan reload = {.hold = HOLD_RELOAD};
         x->place_at[u] = uses;
         for (int k = 0; k <= g->unit[u].n_use; k++)
-            x->place_column[uses++] = cross_column(&x->mip, pin < 0 ? CROSS_BINARY : pin == k ? CROSS_ONE : CROSS_ZERO);
+            x->place_column[uses++] = cross_column(&x->mip, !pin                      ? CROSS_BINARY
+                                                            : pin->first_gpu_use == k ? CROSS_ONE
+                                                                                      : CROSS_ZERO);
+        bool twice = !plan_unit_fault(&g->unit[u], &reload);
+        x->reload_column[u] = cross_column(&x->mip, !twice                        ? CROSS_ZERO
+                                                    : !pin                        ? CROSS_BINARY
+                                                    : pin->hold == HOLD_RELOAD ? CROSS_ONE
+                                                                                  : CROSS_ZERO);
         bool free = g->unit[u].grad_bytes > 0 && !x->o->modes_only;
         x->grad_column[u] = cross_column(&x->mip, free ? CROSS_BINARY : CROSS_ZERO);
         x->late_column[u] = cross_column(&x->mip, free ? CROSS_BINARY : CROSS_ZERO);
@@ -126,6 +136,11 @@ static Status link_choices(Cross *x)
         for (int k = 0; k <= x->g->unit[u].n_use; k++)
             put(x, x->place_column[x->place_at[u] + k], 1);
         TRY(end_row(x, 1, true));
+        /* only what is loaded in the forward pass is loaded once more */
+        for (int k = 0; k < plan_first_backward_use(&x->g->unit[u]); k++)
+            put(x, x->place_column[x->place_at[u] + k], 1);
+        put(x, x->reload_column[u], -1);
+        TRY(end_row(x, 0, false));
     }
     for (int at = 0; at < 2 * x->g->n_segment; at++) {
         const Places *p = &x->kernels.places[at];
@@ -185,8 +200,8 @@ static Status make_events(Cross *x, Arena *scratch)
     int n = g->node.count, units = g->n_unit, uses = 0;
     for (int u = 0; u < units; u++)
         uses += g->unit[u].n_use + 1;
-    x->event = ARENA_NEW(x->a, Event, n + uses + 5 * units + 4);
-    int *at = ARENA_NEW(x->a, int, n + uses + 4 * units);
+    x->event = ARENA_NEW(x->a, Event, n + uses + 6 * units + 4);
+    int *at = ARENA_NEW(x->a, int, n + uses + 5 * units);
     UnitPlan *unit = ARENA_NEW(scratch, UnitPlan, units);
     if (!x->event || !at || !unit)
         return diag_oom(x->d);
@@ -196,6 +211,7 @@ static Status make_events(Cross *x, Arena *scratch)
     x->sqnorm_event = x->store_event + units;
     x->early_event = x->sqnorm_event + units;
     x->late_event = x->early_event + units;
+    x->again_event = x->late_event + units;
     x->input_event = new_event(x, STREAM_LOAD, -1, -1, p->input_load.median_ns);
     for (int i = 0; i < n; i++)
         x->kernel_event[i] = new_event(x, STREAM_COMPUTE, i, i, 0);
@@ -240,6 +256,11 @@ static Status make_events(Cross *x, Arena *scratch)
             int e = new_event(x, STREAM_LOAD, kernel * FERRY_MAX_ARGS + arg, -1, p->unit[u].load.median_ns);
             x->load_event[x->place_at[u] + k] = e;
             only_when(x, e, literal_of(x->place_column[x->place_at[u] + k], 1, 0));
+            if (k != plan_first_backward_use(&g->unit[u]))
+                continue;
+            e = new_event(x, STREAM_LOAD, kernel * FERRY_MAX_ARGS + arg, -1, p->unit[u].load.median_ns);
+            x->again_event[u] = e;
+            only_when(x, e, literal_of(x->reload_column[u], 1, 0));
         }
     return ST_OK;
 }
@@ -303,6 +324,8 @@ static Status add_unit_rows(Cross *x, int u)
     int updates[2] = {x->early_event[u], x->late_event[u]}, first_grad = -1;
     bool trains = g->unit[u].grad_bytes > 0;
     Literal on_gpu = literal_of(x->grad_column[u], -1, 1), on_host = literal_of(x->grad_column[u], 1, 0);
+    Literal once = literal_of(x->reload_column[u], -1, 1);
+    int backward = plan_first_backward_use(&g->unit[u]);
     for (int i = 0; i < g->node.count; i++) {
         const Node *n = &g->node.at[i];
         int kernel = x->kernel_event[i];
@@ -310,8 +333,13 @@ static Status add_unit_rows(Cross *x, int u)
             int use = cross_use(g, u, n->segment, n->phase);
             Literal host = read_on_host(x, u, use, true);
             for (int k = 0; k <= use; k++) {
+                bool copy2 = use >= backward && k < backward; /* when it is loaded twice */
                 TRY(order(x, x->load_event[x->place_at[u] + k], kernel, 0, NULL));
-                TRY(order(x, kernel, x->load_event[x->place_at[u] + k], 1, NULL));
+                TRY(order(x, kernel, x->load_event[x->place_at[u] + k], 1, copy2 ? &once : NULL));
+            }
+            if (use >= backward) {
+                TRY(order(x, x->again_event[u], kernel, 0, NULL));
+                TRY(order(x, kernel, x->again_event[u], 1, NULL));
             }
             for (int late = 0; late < 2 && trains; late++) {
                 TRY(order(x, updates[late], kernel, 1, &host));
@@ -331,6 +359,10 @@ static Status add_unit_rows(Cross *x, int u)
         for (int late = 0; late < 2; late++) {
             TRY(order(x, updates[late], x->load_event[x->place_at[u] + k], 1, NULL));
             TRY(order(x, x->load_event[x->place_at[u] + k], updates[late], 0, NULL));
+            if (k != backward)
+                continue;
+            TRY(order(x, updates[late], x->again_event[u], 1, NULL));
+            TRY(order(x, x->again_event[u], updates[late], 0, NULL));
         }
     if (!trains)
         return ST_OK;
@@ -370,9 +402,11 @@ static Status add_graph_rows(Cross *x)
     /* Implied: what each stream has to do. */
     double updates = 0;
     put(x, x->mip.period, 1);
-    for (int u = 0; u < g->n_unit; u++)
+    for (int u = 0; u < g->n_unit; u++) {
+        put(x, x->reload_column[u], -(double)x->p->unit[u].load.median_ns / x->scale);
         for (int k = 0; k < g->unit[u].n_use; k++)
             put(x, x->place_column[x->place_at[u] + k], -(double)x->p->unit[u].load.median_ns / x->scale);
+    }
     TRY(end_row(x, (double)x->p->input_load.median_ns / x->scale, false));
     put(x, x->mip.period, 1);
     for (int u = 0; u < g->n_unit; u++)
@@ -439,6 +473,7 @@ static Status take_answer(Cross *x, Arena *a, Arena *scratch, const CrossAnswer 
                 out->unit[u].first_gpu_use = k;
         out->unit[u].grad = answer->value[x->grad_column[u]] ? ON_HOST : ON_GPU;
         out->unit[u].late = answer->value[x->late_column[u]];
+        out->unit[u].hold = answer->value[x->reload_column[u]] ? HOLD_RELOAD : HOLD_STEP;
     }
     return judge(x->d, scratch, x->g, x->p, x->o, out);
 }

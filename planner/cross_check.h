@@ -10,7 +10,7 @@ enum { CROSS_MAX_UNITS = 40 }; /* rows grow with the square of the units */
 typedef struct CrossOptions {
     bool clip;
     bool modes_only;   /* gradients ON_GPU, updates early */
-    const int *pinned; /* by unit: first_gpu_use, -1 free; NULL: all free */
+    const Pin *pinned; /* by unit; NULL: all free */
     int64_t most_ns;   /* a period that some plan has: only plans up to it are looked for */
     int nodes;         /* of branch and bound; 0: 200000 */
 } CrossOptions;

@@ -13,12 +13,13 @@ typedef struct Change {
     char what[160];
 } Change;
 
-static void describe_place(const Graph *g, const Unit *u, int first, char *buf, size_t size)
+static void describe_place(const Graph *g, const Unit *u, const UnitPlan *c, char *buf, size_t size)
 {
+    int first = c->first_gpu_use;
     if (first >= u->n_use)
         snprintf(buf, size, "dha");
     else
-        snprintf(buf, size, "%s from %s/%s", mode_name(plan_mode(u, &(UnitPlan){.first_gpu_use = first})),
+        snprintf(buf, size, "%s from %s/%s", mode_name(plan_mode(u, c)),
                  g->layer[u->use[first].layer].name, u->use[first].phase == PHASE_FP ? "fp" : "bp");
 }
 
@@ -45,7 +46,10 @@ static void reason(const Problem *pr, const Plan *plan, int unit, Text *to)
     const UnitPlan *c = &plan->unit[unit];
     int64_t load = pr->profile->unit[unit].load.median_ns;
     int64_t all = problem_dha_cost_ns(pr, unit, u->n_use), before = problem_dha_cost_ns(pr, unit, c->first_gpu_use);
-    if (c->first_gpu_use >= u->n_use)
+    if (c->hold == HOLD_RELOAD)
+        text_add(to, "two loads of %s save %s of GPU memory between the passes", time_print(a, load),
+                 size_print(s, u->bytes));
+    else if (c->first_gpu_use >= u->n_use)
         text_add(to, "DHA adds %s to compute and saves a load of %s and %s", time_print(a, all), time_print(b, load),
                  size_print(s, u->bytes));
     else if (before > 0)
@@ -67,18 +71,24 @@ static void reason(const Problem *pr, const Plan *plan, int unit, Text *to)
     text_add(to, "; updated %s", c->late || plan->update_after_bp ? "after the backward pass" : "as gradients arrive");
 }
 
-/* The alternatives of a unit that differ in one choice; at most n_use + 2. */
+/* The alternatives of a unit that differ in one choice; at most n_use + 4. */
 static int alternatives(const Graph *g, const Plan *plan, int unit, Change *out)
 {
     const Unit *u = &g->unit[unit];
     const UnitPlan *c = &plan->unit[unit];
     int n = 0;
     for (int k = 0; k <= u->n_use; k++) {
-        if (k == c->first_gpu_use)
+        if (k == c->first_gpu_use && c->hold == HOLD_STEP)
             continue;
         out[n].to = *c;
         out[n].to.first_gpu_use = k;
-        describe_place(g, u, k, out[n].what, sizeof out[n].what);
+        out[n].to.hold = HOLD_STEP;
+        describe_place(g, u, &out[n].to, out[n].what, sizeof out[n].what);
+        n++;
+    }
+    out[n].to = *c;
+    if (c->hold != HOLD_RELOAD && plan_set_mode(u, MODE_RELOAD, &out[n].to)) {
+        describe_place(g, u, &out[n].to, out[n].what, sizeof out[n].what);
         n++;
     }
     if (u->grad_bytes == 0)
@@ -98,7 +108,7 @@ static Status explain_unit(Diag *d, Arena *a, const Problem *pr, Plan *work, int
     const Graph *g = pr->graph;
     const Unit *u = &g->unit[unit];
     char place[160], t[40], m[40];
-    describe_place(g, u, work->unit[unit].first_gpu_use, place, sizeof place);
+    describe_place(g, u, &work->unit[unit], place, sizeof place);
     text_add(to, "%s: %s, gradient %s, update %s\n    ", u->name, place,
              u->grad_bytes == 0                ? "none"
              : work->unit[unit].grad == ON_GPU ? "gpu"
@@ -106,7 +116,7 @@ static Status explain_unit(Diag *d, Arena *a, const Problem *pr, Plan *work, int
              work->unit[unit].late ? "late" : "early");
     reason(pr, work, unit, to);
     text_add(to, "\n");
-    Change *change = ARENA_NEW(a, Change, u->n_use + 3);
+    Change *change = ARENA_NEW(a, Change, u->n_use + 4);
     if (!change)
         return diag_oom(d);
     int n = alternatives(g, work, unit, change);

@@ -1,7 +1,8 @@
 /* frugal.c - from a fast candidate down to the one that needs least memory, without looking at any budget.
  *
- * Each move saves bytes and costs time: a loaded unit is read by DHA instead, a gradient is written to host memory
- * instead. Ordered by cost per byte saved and applied one after another, the moves are a path from the start to
+ * Each move saves bytes and costs time: a loaded unit is loaded twice, within a window, or read by DHA instead, whichever
+ * costs less; a gradient is written to host memory instead; at the end what is loaded twice is read by DHA after all.
+ * Ordered by cost per byte saved and applied one after another, the moves are a path from the start to
  * everything on the host. The places on this path, each judged by the timeline and laid out, are the frontier from
  * which plan_make takes the fastest that fits. What a move costs depends on what is the bottleneck at that place, so
  * there are three kinds of path:
@@ -29,12 +30,14 @@ enum {
     LARGE = 8,       /* a unit is large with this part of all bytes that moves of units save */
     IMPROVE = 50,    /* single changes tried at each of them */
     INHERIT = 6,     /* places after each that start from its work */
-    WINDOWS = 4      /* gradient windows: 1, 2, 4, 8 times the largest gradient */
+    WINDOWS = 4      /* gradient windows: 1, 2, 4, 8 times the largest gradient; load windows likewise */
 };
+
+typedef enum MoveKind { MOVE_RELOAD, MOVE_HOST, MOVE_GRAD } MoveKind;
 
 typedef struct Move {
     int unit;
-    bool grad;
+    MoveKind kind;
     int64_t saves_bytes, cost_ns;
 } Move;
 
@@ -48,7 +51,7 @@ static int by_price(const void *x, const void *y)
         return left < right ? -1 : 1;
     if (a->unit != b->unit)
         return a->unit - b->unit;
-    return a->grad - b->grad;
+    return (int)a->kind - (int)b->kind;
 }
 
 static int by_saving(const void *x, const void *y)
@@ -61,10 +64,10 @@ static int by_saving(const void *x, const void *y)
 
 static void make_move(const Search *s, Plan *p, const Move *m)
 {
-    if (m->grad)
+    if (m->kind == MOVE_GRAD)
         p->unit[m->unit].grad = ON_HOST;
     else
-        p->unit[m->unit].first_gpu_use = s->g->unit[m->unit].n_use;
+        plan_set_mode(&s->g->unit[m->unit], m->kind == MOVE_RELOAD ? MODE_RELOAD : MODE_DHA, &p->unit[m->unit]);
 }
 
 /* All moves of units, or of gradients, from these choices, with what the profile says that they add to compute. */
@@ -74,17 +77,28 @@ static int list_moves(const Search *s, const Plan *from, bool grads, Move *out)
     for (int i = 0; i < from->n_unit; i++) {
         const Unit *u = &s->g->unit[i];
         const UnitPlan *c = &from->unit[i];
-        if (!grads && s->pinned[i] < 0 && c->first_gpu_use < u->n_use && u->bytes > 0) {
+        if (!grads && !s->pinned[i].set && c->first_gpu_use < u->n_use && u->bytes > 0) {
             int64_t before = problem_dha_cost_ns(s->problem, i, c->first_gpu_use);
-            out[n++] = (Move){i, false, u->bytes, problem_dha_cost_ns(s->problem, i, u->n_use) - before};
+            out[n++] = (Move){i, MOVE_HOST, u->bytes, problem_dha_cost_ns(s->problem, i, u->n_use) - before};
         }
         if (grads && c->grad == ON_GPU && u->grad_bytes > 0)
-            out[n++] = (Move){i, true, u->grad_bytes, problem_grad_gain_ns(s->problem, i, c)};
+            out[n++] = (Move){i, MOVE_GRAD, u->grad_bytes, problem_grad_gain_ns(s->problem, i, c)};
     }
     return n;
 }
 
-/* Orders move[0, n) stage by stage. */
+/* What is loaded twice after these moves is read by DHA at last, the largest first: they ask for the largest windows. */
+static int list_last_moves(const Search *s, const Move *move, int units, Move *out)
+{
+    int n = 0;
+    for (int i = 0; i < units; i++)
+        if (move[i].kind == MOVE_RELOAD)
+            out[n++] = (Move){move[i].unit, MOVE_HOST, s->g->unit[move[i].unit].bytes, 0};
+    qsort(out, (size_t)n, sizeof *out, by_saving);
+    return n;
+}
+
+/* Orders move[0, n) stage by stage; each becomes the cheaper one of loading twice and DHA. */
 static Status price_moves(Search *s, const Plan *from, Move *move, int n)
 {
     Plan p;
@@ -97,11 +111,18 @@ static Status price_moves(Search *s, const Plan *from, Move *move, int n)
         TRY(search_try(s, &p, "frugal", &now));
         qsort(move + at, (size_t)(n - at), sizeof *move, by_saving);
         for (int i = at; i < n && i < at + PRICED; i++) {
-            UnitPlan was = p.unit[move[i].unit];
+            UnitPlan *unit = &p.unit[move[i].unit], was = *unit, again = was;
             make_move(s, &p, &move[i]);
             TRY(search_try(s, &p, "frugal", &with));
-            p.unit[move[i].unit] = was;
             move[i].cost_ns = with->iteration_ns - now->iteration_ns;
+            *unit = was;
+            if (was.hold != HOLD_STEP || !plan_set_mode(&s->g->unit[move[i].unit], MODE_RELOAD, &again))
+                continue;
+            *unit = again;
+            TRY(search_try(s, &p, "frugal", &with));
+            *unit = was;
+            if (with->iteration_ns - now->iteration_ns < move[i].cost_ns)
+                move[i] = (Move){move[i].unit, MOVE_RELOAD, move[i].saves_bytes, with->iteration_ns - now->iteration_ns};
         }
         qsort(move + at, (size_t)(n - at), sizeof *move, by_price);
         for (int64_t part = left / (STAGES - stage); at < n && part > 0; at++) {
@@ -128,6 +149,7 @@ static Status try_at(Search *s, Path *path, int k)
     TRY(search_copy(s, &path->from->plan, &p));
     for (int i = 0; i < k; i++)
         make_move(s, &p, &path->move[i]);
+    search_load_window(s, &p, 2);
     TRY(search_add(s, &p, "frugal", &path->at[k]));
     return search_size(s, path->at[k]);
 }
@@ -167,6 +189,14 @@ static Status work_on(Search *s, Candidate *c, Candidate **out)
         p.gradient_window_bytes = window;
         TRY(search_add(s, &p, "frugal, gradient window", &with));
     }
+    for (int times = 1; times <= 1 << (WINDOWS - 1) && best->plan.load_window_bytes > 0; times *= 2) {
+        Plan p;
+        Candidate *with;
+        TRY(search_copy(s, &best->plan, &p));
+        search_load_window(s, &p, times);
+        p.gradient_window_bytes = times == 1 ? largest_grad_bytes(s->g) : best->plan.gradient_window_bytes;
+        TRY(search_add(s, &p, "frugal, load window", &with));
+    }
     *out = best;
     return ST_OK;
 }
@@ -195,6 +225,7 @@ static Status walk(Search *s, const Candidate *from, const Move *move, int n, in
         TRY(search_copy(s, &worked->plan, &p));
         for (int at = k; i < points && at < next; at++) {
             make_move(s, &p, &move[at]);
+            search_load_window(s, &p, 2);
             if ((at - k + 1) * INHERIT / (next - k) > (at - k) * INHERIT / (next - k))
                 TRY(search_add(s, &p, "frugal, inherited", &c));
         }
@@ -219,12 +250,13 @@ static void move_one(const Move *from, int units, int n, int which, bool front, 
 
 Status search_frugal(Search *s, const Candidate *from)
 {
-    Move *move = ARENA_NEW(s->a, Move, 2 * s->g->n_unit);
+    Move *move = ARENA_NEW(s->a, Move, 3 * s->g->n_unit);
     if (!move)
         return diag_oom(s->d);
     int units = list_moves(s, &from->plan, false, move), n = units + list_moves(s, &from->plan, true, move + units);
     TRY(price_moves(s, &from->plan, move, units));
     qsort(move + units, (size_t)(n - units), sizeof *move, by_price);
+    n += list_last_moves(s, move, units, move + n);
     TRY(walk(s, from, move, n, units, POINTS));
 
     Move *around = ARENA_NEW(s->a, Move, n);

@@ -36,14 +36,22 @@ static int unit_choices(const LpModel *m, int unit, UnitPlan *out)
 {
     const Unit *u = &m->graph->unit[unit];
     bool grads = u->grad_bytes > 0 && !m->domain.modes_only;
-    int pin = m->domain.pinned ? m->domain.pinned[unit] : -1, n = 0;
-    for (int k = 0; k <= u->n_use; k++)
-        for (int w = ON_GPU; w <= (grads ? ON_HOST : ON_GPU) && (pin < 0 || pin == k); w++)
-            for (int late = 0; late <= (grads ? 1 : 0); late++) {
-                if (out)
-                    out[n] = (UnitPlan){k, (Where)w, late != 0};
-                n++;
-            }
+    const Pin *pin = m->domain.pinned && m->domain.pinned[unit].set ? &m->domain.pinned[unit] : NULL;
+    int n = 0;
+    for (int h = HOLD_STEP; h < HOLD_COUNT; h++)
+        for (int k = 0; k <= u->n_use; k++) {
+            UnitPlan c = {.first_gpu_use = k, .hold = (Hold)h};
+            if (plan_unit_fault(u, &c) || (pin && (pin->first_gpu_use != k || pin->hold != c.hold)))
+                continue;
+            for (int w = ON_GPU; w <= (grads ? ON_HOST : ON_GPU); w++)
+                for (int late = 0; late <= (grads ? 1 : 0); late++) {
+                    c.grad = (Where)w;
+                    c.late = late != 0;
+                    if (out)
+                        out[n] = c;
+                    n++;
+                }
+        }
     return n;
 }
 
@@ -235,7 +243,7 @@ bool lp_holds(const LpModel *m, const LpWhen *w, int c)
     const LpGroup *group = &m->group[m->group_of_unit[w->unit]];
     const UnitPlan *u = &group->choice[(size_t)c * (size_t)group->n_unit + (size_t)m->place_in_group[w->unit]];
     return u->first_gpu_use >= w->low && u->first_gpu_use <= w->high && (w->grad < 0 || w->grad == (int)u->grad) &&
-           (w->late < 0 || (w->late != 0) == u->late);
+           (w->late < 0 || (w->late != 0) == u->late) && (w->holds == 0 || (w->holds >> u->hold & 1));
 }
 
 Status lp_choices_of_plan(Diag *d, const LpModel *m, const UnitPlan *unit, int *choice)
@@ -249,7 +257,7 @@ Status lp_choices_of_plan(Diag *d, const LpModel *m, const UnitPlan *unit, int *
                 const UnitPlan *x = &unit[group->unit[k]],
                                *y = &group->choice[(size_t)c * (size_t)group->n_unit + (size_t)k];
                 bool trains = m->graph->unit[group->unit[k]].grad_bytes > 0;
-                same = same && x->first_gpu_use == y->first_gpu_use &&
+                same = same && x->first_gpu_use == y->first_gpu_use && x->hold == y->hold &&
                        (!trains || (x->grad == y->grad && x->late == y->late));
             }
             if (same)

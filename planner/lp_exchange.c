@@ -123,7 +123,8 @@ static int with_late(const LpModel *m, int g, int c, int unit, bool late)
         const UnitPlan *other = &group->choice[(size_t)o * (size_t)group->n_unit];
         bool same = true;
         for (int k = 0; k < group->n_unit; k++)
-            same = same && other[k].first_gpu_use == now[k].first_gpu_use && other[k].grad == now[k].grad &&
+            same = same && other[k].first_gpu_use == now[k].first_gpu_use && other[k].hold == now[k].hold &&
+                   other[k].grad == now[k].grad &&
                    other[k].late == (group->unit[k] == unit ? late : now[k].late);
         if (same)
             return o;

@@ -33,7 +33,7 @@ typedef struct Build {
     Scan scan;
     int64_t *least;           /* prefix sums of kernels' least times */
     int *kernel_event, *gate; /* by kernel: its event or -1; the last kernel with an event that is not after it */
-    int *load_event, *store_event, *sqnorm_event, *early_event, *late_event; /* loads by use_at + use */
+    int *load_event, *again_event, *store_event, *sqnorm_event, *early_event, *late_event; /* loads by use_at + use */
     int *whole_event, *enter_event, *first_event;
     int n_run, *run_event, *run_from, *run_to; /* runs of updates: from a square sum to a first use */
     int host, input, loss, norm;
@@ -181,12 +181,12 @@ static int add_event(Build *b, LpEvent e)
 
 static LpWhen when_stored(const Build *b, int u)
 {
-    return (LpWhen){u, 0, b->g->unit[u].n_use, ON_GPU, -1};
+    return (LpWhen){u, 0, b->g->unit[u].n_use, ON_GPU, -1, 0};
 }
 
 static LpWhen when_late(const Build *b, int u, bool late)
 {
-    return (LpWhen){u, 0, b->g->unit[u].n_use, -1, late};
+    return (LpWhen){u, 0, b->g->unit[u].n_use, -1, late, 0};
 }
 
 static Status make_events(Build *b)
@@ -196,10 +196,10 @@ static Status make_events(Build *b)
     const Profile *p = b->p;
     size_t units = (size_t)g->n_unit, kernels = (size_t)g->node.count;
     b->m->event =
-        ARENA_NEW(b->a, LpEvent, kernels + (size_t)s->n_place + 8 * units + 8 + ALL_PAIRS * (ALL_PAIRS + 1) / 2);
+        ARENA_NEW(b->a, LpEvent, kernels + (size_t)s->n_place + 9 * units + 8 + ALL_PAIRS * (ALL_PAIRS + 1) / 2);
     b->kernel_event = ARENA_NEW(b->a, int, kernels);
     b->gate = ARENA_NEW(b->a, int, kernels);
-    int *at = ARENA_NEW(b->a, int, (size_t)s->use_at[units] + 7 * units);
+    int *at = ARENA_NEW(b->a, int, (size_t)s->use_at[units] + 8 * units);
     if (!b->m->event || !b->kernel_event || !b->gate || !at)
         return diag_oom(b->d);
     b->load_event = at;
@@ -210,6 +210,9 @@ static Status make_events(Build *b)
     b->whole_event = b->late_event + units;
     b->enter_event = b->whole_event + units;
     b->first_event = b->enter_event + units;
+    b->again_event = b->first_event + units;
+    for (size_t u = 0; u < units; u++)
+        b->again_event[u] = -1;
     b->host = add_event(b, (LpEvent){LP_HOST, -1, -1, -1, 0, ALWAYS});
     b->input = add_event(b, (LpEvent){LP_INPUT, -1, -1, -1, p->input_load.median_ns, ALWAYS});
     int place = 0, stored = 0;
@@ -220,10 +223,17 @@ static Status make_events(Build *b)
             int u = s->place_unit[place], k = s->place_use[place];
             gate = true;
             b->load_event[s->use_at[u] + k] =
-                add_event(b, (LpEvent){LP_LOAD, u, k, -1, p->unit[u].load.median_ns, {u, k, k, -1, -1}});
+                add_event(b, (LpEvent){LP_LOAD, u, k, -1, p->unit[u].load.median_ns, {u, k, k, -1, -1, 0}});
+            if (k > 0 && k == plan_first_backward_use(&g->unit[u]))
+                b->again_event[u] = add_event(b, (LpEvent){LP_LOAD,
+                                                           u,
+                                                           k,
+                                                           -1,
+                                                           p->unit[u].load.median_ns,
+                                                           {u, 0, k - 1, -1, -1, 1u << HOLD_RELOAD}});
             if (k == 0 && g->unit[u].grad_bytes > 0)
                 b->enter_event[u] =
-                    add_event(b, (LpEvent){LP_ENTER, u, 0, -1, p->unit[u].load.median_ns, {u, 0, 0, -1, -1}});
+                    add_event(b, (LpEvent){LP_ENTER, u, 0, -1, p->unit[u].load.median_ns, {u, 0, 0, -1, -1, 0}});
         }
         b->kernel_event[i] = gate ? add_event(b, (LpEvent){LP_KERNEL, -1, -1, i, 0, ALWAYS}) : -1;
         b->gate[i] = gate ? i : b->gate[i - 1];
@@ -371,30 +381,54 @@ static void update_to_load(const Build *b, int u, int *periods, int64_t *slack)
     }
 }
 
+/* A load comes after the one before, and the first kernel that it serves waits for it. */
+static void add_load(Build *b, int before, int load, int kernel)
+{
+    const Scan *s = &b->scan;
+    add_edge(b, before, load, 0);
+    if (s->input_first >= 0 && kernel >= s->input_first)
+        add_edge(b, load, b->kernel_event[kernel], 0);
+    else
+        add_conditional(b, load, b->kernel_event[kernel], 0, b->m->event[load].there, 2, 0);
+}
+
+/* When the copy is held until this kernel, it reads the buffer before the next load into it. */
+static void add_last_read(Build *b, int kernel, int load, LpWhen held)
+{
+    const Scan *s = &b->scan;
+    if (kernel <= s->input_last)
+        return;
+    LpEdge *e = after_kernel(b, kernel, load, 1);
+    e->when = held;
+    e->periods = s->input_last >= 0 ? 1 : 2;
+    if (s->input_last >= 0)
+        e->slack_ns = least(b, kernel + 1, b->g->node.count) + least(b, 0, s->input_last + 1) +
+                      b->p->input_load.median_ns;
+}
+
 static void add_loads(Build *b)
 {
     const Scan *s = &b->scan;
-    int before = b->input, n = b->g->node.count;
+    int before = b->input;
     for (int i = 0; i < s->n_place; i++) {
         int u = s->place_unit[i], k = s->place_use[i], at = s->use_at[u];
-        int load = b->load_event[at + k], kernel = s->use_first[at + k];
-        LpWhen here = b->m->event[load].there;
-        add_edge(b, before, load, 0);
+        const Unit *unit = &b->g->unit[u];
+        int load = b->load_event[at + k], again = b->again_event[u], backward = plan_first_backward_use(unit);
+        int last = s->use_last[at + unit->n_use - 1];
+        LpWhen here = b->m->event[load].there, held = here;
+        add_load(b, before, load, s->use_first[at + k]);
         before = load;
-        if (s->input_first >= 0 && kernel >= s->input_first)
-            add_edge(b, load, b->kernel_event[kernel], 0);
-        else
-            add_conditional(b, load, b->kernel_event[kernel], 0, here, 2, 0);
-        int last = s->use_last[at + b->g->unit[u].n_use - 1];
-        if (last > s->input_last) {
-            LpEdge *e = after_kernel(b, last, load, 1);
-            e->when = here;
-            e->periods = s->input_last >= 0 ? 1 : 2;
-            e->slack_ns = s->input_last >= 0
-                              ? least(b, last + 1, n) + least(b, 0, s->input_last + 1) + b->p->input_load.median_ns
-                              : 0;
+        held.holds = 1u << HOLD_STEP;
+        add_last_read(b, last, load, held);
+        held.holds = 1u << HOLD_RELOAD;
+        if (again >= 0 && k < backward)
+            add_last_read(b, s->use_last[at + backward - 1], load, held);
+        if (again >= 0 && k == backward) {
+            add_load(b, before, again, s->use_first[at + k]);
+            add_last_read(b, last, again, b->m->event[again].there);
+            before = again;
         }
-        if (b->g->unit[u].grad_bytes == 0)
+        if (unit->grad_bytes == 0)
             continue;
         int periods;
         int64_t slack;
@@ -433,12 +467,15 @@ static void add_stragglers(Build *b, int u)
             int update = late ? b->late_event[u] : b->early_event[u];
             if (last > (late ? all : grad)) {
                 LpEdge *e = after_kernel(b, last, update, 0);
-                e->when = (LpWhen){u, k + 1, b->g->unit[u].n_use, -1, late};
+                e->when = (LpWhen){u, k + 1, b->g->unit[u].n_use, -1, late, 0};
                 e->periods = 1;
                 e->slack_ns = least(b, last + 1, n) + least(b, 0, grad + 1);
             }
             if (first > (late ? all : grad))
-                add_conditional(b, b->load_event[s->use_at[u] + k], update, 0, (LpWhen){u, k, k, -1, late}, 2, 0);
+                add_conditional(b, b->load_event[s->use_at[u] + k], update, 0, (LpWhen){u, k, k, -1, late, 0}, 2, 0);
+            if (first > (late ? all : grad) && b->again_event[u] >= 0 && k == plan_first_backward_use(&b->g->unit[u]))
+                add_conditional(b, b->again_event[u], update, 0, (LpWhen){u, 0, k - 1, -1, late, 1u << HOLD_RELOAD}, 2,
+                                0);
         }
     }
 }
@@ -560,7 +597,7 @@ static Status build(Build *b)
     if (!b->m->domain.clip)
         TRY(make_runs(b));
     b->m->edge = ARENA_NEW(b->a, LpEdge,
-                           (size_t)b->m->n_event + 5 * (size_t)b->scan.n_place + 24 * (size_t)b->g->n_unit +
+                           (size_t)b->m->n_event + 7 * (size_t)b->scan.n_place + 30 * (size_t)b->g->n_unit +
                                2 * (size_t)b->n_run + 4 * (size_t)b->scan.use_at[b->g->n_unit] + 16);
     if (!b->m->edge)
         return diag_oom(b->d);

@@ -58,19 +58,21 @@
 typedef struct LpDomain {
     bool clip;
     bool modes_only;   /* gradients ON_GPU, updates early */
-    const int *pinned; /* by unit: first_gpu_use, -1 free; NULL: all free */
+    const Pin *pinned; /* by unit; NULL: all free */
 } LpDomain;
 
-/* A condition on one unit's choice: low <= first_gpu_use <= high, and grad and late where these are not -1. */
+/* A condition on one unit's choice: low <= first_gpu_use <= high, grad and late where these are not -1, and hold where
+ * its set (bits 1 << Hold) is not empty. */
 typedef struct LpWhen {
     int unit; /* -1: always true */
     int low, high, grad, late;
+    unsigned holds;
 } LpWhen;
 
 typedef enum LpKind {
     LP_HOST,   /* staging: everything of an iteration is enqueued after it */
     LP_INPUT,  /* load of the inputs */
-    LP_LOAD,   /* of `unit` before its use `use` */
+    LP_LOAD,   /* of `unit` before its use `use`; the second one of a unit that is loaded twice is another event */
     LP_KERNEL, /* kernel `kernel`, which waits for more than the kernel before it */
     LP_LOSS,   /* store of the loss */
     LP_STORE,  /* of `unit`, and so on */

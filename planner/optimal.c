@@ -6,8 +6,8 @@
  * 2. The relaxation, whose rounded solution is improved as well. Choices that its bound excludes from every better plan
  * are forbidden, rows with conditions are built again (their constants come from the best period), and this repeats
  * while it helps.
- * 3. Branch and bound, the node with the least bound first. A branch asks for the place of load, the gradient's place
- * or the update's time of one unit: as it is most in the relaxation, or otherwise. The bound of what is left open is
+ * 3. Branch and bound, the node with the least bound first. A branch asks for the place of load, the gradient's place,
+ * the update's time or the hold of one unit: as it is most in the relaxation, or otherwise. The bound of what is left open is
  * the bound of the whole. */
 #include "planner/optimal.h"
 
@@ -129,9 +129,10 @@ static bool choose_branch(const LpMaster *x, const bool *allowed, LpWhen *out)
     double best = -1;
     for (int u = 0; u < m->graph->n_unit; u++) {
         int n = m->graph->unit[u].n_use;
-        for (int v = 0; v <= n + 2; v++) {
-            LpWhen w =
-                v <= n ? (LpWhen){u, v, v, -1, -1} : (LpWhen){u, 0, n, v == n + 1 ? ON_GPU : -1, v == n + 2 ? 1 : -1};
+        for (int v = 0; v < n + 3 + HOLD_COUNT; v++) {
+            LpWhen w = v <= n ? (LpWhen){u, v, v, -1, -1, 0}
+                              : (LpWhen){u, 0, n, v == n + 1 ? ON_GPU : -1, v == n + 2 ? 1 : -1,
+                                         v > n + 2 ? 1u << (v - n - 3) : 0};
             bool splits;
             double matters, weight = weight_of(x, allowed, &w, &splits, &matters);
             weight = (weight > 0.5 ? 1 - weight : weight) * (1 + matters);
@@ -259,12 +260,15 @@ static Status first_plan(Diag *d, Arena *a, const LpModel *m, int n_start, const
     *best_ns = INT64_MAX;
     for (int i = -PLAIN; i < n_start; i++) {
         for (int u = 0; u < g->n_unit; u++) {
-            int pin = m->domain.pinned ? m->domain.pinned[u] : -1;
+            const Pin *pin = m->domain.pinned ? &m->domain.pinned[u] : NULL;
             bool trains = g->unit[u].grad_bytes > 0 && !m->domain.modes_only;
             unit[u] = i >= 0 ? start[i][u]
                              : (UnitPlan){i < -2 ? 0 : g->unit[u].n_use, trains && i >= -2 ? ON_HOST : ON_GPU,
-                                          trains && i % 2 == 0};
-            unit[u].first_gpu_use = pin >= 0 ? pin : unit[u].first_gpu_use;
+                                          trains && i % 2 == 0, HOLD_STEP};
+            if (pin && pin->set) {
+                unit[u].first_gpu_use = pin->first_gpu_use;
+                unit[u].hold = pin->hold;
+            }
         }
         Diag outside = {.quiet = true};
         if (lp_choices_of_plan(&outside, m, unit, choice) != ST_OK)
@@ -299,6 +303,33 @@ static Status work(LpMaster *x, int *choice, Optimum *out)
     return ST_OK;
 }
 
+/* Among equals, nothing is loaded twice. */
+static void plain(LpMaster *x, int *choice)
+{
+    const LpModel *m = x->m;
+    memcpy(choice, x->best, (size_t)m->n_group * sizeof *choice);
+    for (int g = 0; g < m->n_group; g++) {
+        const LpGroup *group = &m->group[g];
+        const UnitPlan *now = &group->choice[(size_t)choice[g] * (size_t)group->n_unit];
+        int kept = choice[g];
+        for (int c = 0; c < group->n_choice && choice[g] == kept; c++) {
+            const UnitPlan *to = &group->choice[(size_t)c * (size_t)group->n_unit];
+            bool plainer = false, same = true;
+            for (int k = 0; k < group->n_unit; k++) {
+                plainer = plainer || (now[k].hold == HOLD_RELOAD && to[k].hold == HOLD_STEP);
+                same = same && to[k].first_gpu_use == now[k].first_gpu_use && to[k].grad == now[k].grad &&
+                       to[k].late == now[k].late && (to[k].hold == now[k].hold || to[k].hold == HOLD_STEP);
+            }
+            if (!plainer || !same)
+                continue;
+            choice[g] = c;
+            if (lp_period_ns(lp_period(&x->timer, choice, (LpRatio){0, 0})) > x->best_ns)
+                choice[g] = kept;
+        }
+    }
+    memcpy(x->best, choice, (size_t)m->n_group * sizeof *choice);
+}
+
 Status optimal_solve(Diag *d, Arena *a, const Graph *g, const Profile *p, const LpDomain *domain, int n_start,
                      const UnitPlan *const *start, Optimum *out)
 {
@@ -323,6 +354,8 @@ Status optimal_solve(Diag *d, Arena *a, const Graph *g, const Profile *p, const 
         st = master_open(d, scratch, m, best, best_ns, &x);
         if (st == ST_OK)
             st = work(&x, choice, out);
+        if (st == ST_OK && m->exact)
+            plain(&x, choice);
         if (st == ST_OK)
             lp_plan_of_choices(m, x.best, out->unit);
         out->model_ns = x.best_ns;

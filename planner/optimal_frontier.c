@@ -50,14 +50,15 @@ static Status keep(Frontier *f, const int *choice)
     return ST_OK;
 }
 
-/* Bytes that a choice keeps on the GPU. */
+/* Bytes that a choice keeps on the GPU. What is loaded twice is there for a window's time only: a small part of it. */
 static double bytes_of(const LpModel *m, int g, int c, bool params, bool grads)
 {
     double bytes = 0;
     for (int k = 0; k < m->group[g].n_unit; k++) {
         const Unit *u = &m->graph->unit[m->group[g].unit[k]];
         const UnitPlan *p = &m->group[g].choice[(size_t)c * (size_t)m->group[g].n_unit + (size_t)k];
-        bytes += params && p->first_gpu_use < u->n_use ? (double)u->bytes : 0;
+        double part = p->hold == HOLD_RELOAD ? 0.05 : 1;
+        bytes += params && p->first_gpu_use < u->n_use ? part * (double)u->bytes : 0;
         bytes += grads && p->grad == ON_GPU ? (double)u->grad_bytes : 0;
     }
     return bytes;

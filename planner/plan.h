@@ -3,20 +3,36 @@
  * The general decision for a unit (planning.md) is which of its uses is the first to be served from GPU memory: uses before
  * it read pinned host memory by DHA, that use and all later ones read the copy that a load brings. GFGB is a load before the
  * first use, DHA no load, DFGB a load before the first backward use; any other place (a tied embedding gathered by DHA and loaded
- * for the head) is a GFGB that starts later. Loads run in the order of the first use that they serve. */
+ * for the head) is a GFGB that starts later. Loads run in the order of the first use that they serve.
+ *
+ * How long the copy stays is the other half of the decision (Hold). */
 #ifndef FERRY_PLANNER_PLAN_H
 #define FERRY_PLANNER_PLAN_H
 
 #include "profiler/profile.h"
 
-typedef enum Mode { MODE_GFGB, MODE_DHA, MODE_DFGB, MODE_COUNT } Mode;
+typedef enum Mode { MODE_GFGB, MODE_DHA, MODE_DFGB, MODE_RELOAD, MODE_COUNT } Mode;
 const char *mode_name(Mode m); /* "gfgb", ... */
+
+typedef enum Hold {
+    HOLD_STEP,   /* from the load to the last use */
+    HOLD_RELOAD, /* dropped after the last FP use and loaded again, into a buffer of its own, before the first BP use */
+    HOLD_COUNT,
+} Hold;
 
 typedef struct UnitPlan {
     int first_gpu_use; /* index into Unit.use of the first use served from GPU memory; n_use: never (DHA) */
     Where grad;        /* where its gradients are written; ON_GPU: a store copies them to the host */
     bool late;         /* the update runs after BP, in the next step's order of first use; else as gradients arrive */
+    Hold hold;
 } UnitPlan;
+
+/* A unit's choice by hand. */
+typedef struct Pin {
+    bool set;
+    int first_gpu_use;
+    Hold hold;
+} Pin;
 
 /* A physical range of the device pool. */
 typedef struct Piece {
@@ -49,6 +65,8 @@ typedef struct Plan {
     bool update_after_bp;      /* updates wait for the last gradient (native-offload) */
     int64_t gradient_window_bytes; /* at most this many bytes of GPU gradients between their first write and the end of
                                       their store; 0: no limit. Writes wait for stores to keep it. */
+    int64_t load_window_bytes; /* at most this many bytes of copies of HOLD_RELOAD between the start of their load and the
+                                  end of their last use; 0: no limit. Loads wait for uses to keep it. */
     int64_t n_alloc;           /* allocations that cost DeviceFacts.alloc_ns each on compute (deepspeed-like), else 0 */
     double reserve_factor;     /* go-memferry, -1 when not used */
     int64_t budget_bytes, host_budget_bytes;
@@ -66,6 +84,14 @@ typedef struct Plan {
 Mode plan_mode(const Unit *u, const UnitPlan *p);
 /* first_gpu_use of a mode for this unit: GFGB 0; DHA n_use; DFGB the first BP use (n_use when there is none). */
 int plan_first_use_of_mode(const Unit *u, Mode m);
+/* The first use in the backward pass, n_use when there is none. */
+int plan_first_backward_use(const Unit *u);
+/* Which copy serves a use: 0 host memory (DHA), 1 what the first load brings, 2 the second (HOLD_RELOAD). */
+int plan_copy(const Unit *u, const UnitPlan *p, int use);
+/* The choices that a mode means; grad and late are left alone. False: this unit cannot have it. */
+bool plan_set_mode(const Unit *u, Mode m, UnitPlan *p);
+/* NULL, or what makes the choices impossible for this unit ("it is not read in both passes"). */
+const char *plan_unit_fault(const Unit *u, const UnitPlan *p);
 double plan_gap_percent(const Plan *p); /* 100 (model - bound) / bound */
 
 typedef struct ModeRule {

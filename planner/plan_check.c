@@ -157,6 +157,60 @@ static Status check_window(Diag *d, const StepList *s, const Order *o)
     return status;
 }
 
+/* The unit that a kernel reads from this copy, -1. */
+static bool reads_copy(const StepList *s, const Step *step, int unit, int copy)
+{
+    for (int k = 0; step->kind == STEP_KERNEL && k < step->n_access; k++) {
+        const Buffer *b = &s->buffer[step->access[k].buffer];
+        if (b->kind == (copy == 2 ? BUFFER_PARAM_BP : BUFFER_PARAM) && s->graph->param[b->param].unit == unit)
+            return true;
+    }
+    return false;
+}
+
+/* At each load of a unit that is loaded twice: the bytes of all such copies whose load was enqueued before and whose
+ * last use is not known to be over fit the window, but for copies that the program itself needs longer. */
+static Status check_load_window(Diag *d, const StepList *s, const Order *o)
+{
+    const Graph *g = s->graph;
+    int *last = base_alloc(((size_t)s->n_step + 1) * sizeof *last); /* by load: the last kernel that it serves */
+    if (!last)
+        return diag_oom(d);
+    for (int i = 0; i < s->n_step; i++) {
+        const Step *load = &s->step[i];
+        last[i] = -1;
+        if (load->kind != STEP_LOAD || s->plan->unit[load->unit].hold != HOLD_RELOAD)
+            continue;
+        for (int k = i + 1; k < s->n_step; k++)
+            last[i] = reads_copy(s, &s->step[k], load->unit, load->copy) ? k : last[i];
+    }
+    Status status = ST_OK;
+    for (int i = 0; i < s->n_step && status == ST_OK; i++) {
+        if (last[i] < 0)
+            continue;
+        int64_t bytes = g->unit[s->step[i].unit].bytes;
+        int spare = -1; /* a copy whose last use could have been awaited */
+        for (int k = 0; k < s->n_step; k++)
+            for (int back = 0; k != i && last[k] >= 0 && back < 2; back++) {
+                bool begun = back == 1 || k < i;
+                if (!begun || order_before(o, s, last[k], 2 - back, i, 2))
+                    continue;
+                bytes += g->unit[s->step[k].unit].bytes;
+                if (back == 1 || last[k] < i)
+                    spare = k;
+                break;
+            }
+        char a[STEP_LABEL_BYTES], b[STEP_LABEL_BYTES];
+        if (spare >= 0 && bytes > s->plan->load_window_bytes)
+            status = diag_fail(d, ST_FAILED,
+                               "%s may start before the last use of %s is over: %lld bytes, but the window has %lld",
+                               step_label(s, i, a), step_label(s, spare, b), (long long)bytes,
+                               (long long)s->plan->load_window_bytes);
+    }
+    base_free(last);
+    return status;
+}
+
 static Status check_list(Diag *d, const StepList *s)
 {
     if (s->n_device < 0 || s->n_device > s->n_buffer)
@@ -187,5 +241,7 @@ Status plan_verify(Diag *d, Arena *a, const StepList *s, const Layout *layout)
         TRY(check_updates(d, s, &order));
     if (s->plan->gradient_window_bytes > 0)
         TRY(check_window(d, s, &order));
+    if (s->plan->load_window_bytes > 0)
+        TRY(check_load_window(d, s, &order));
     return plan_check_layout(d, s, &order, layout);
 }

@@ -116,8 +116,9 @@ static Status run_kernel(Machine *m)
                 m->use_of[unit] = group;
                 m->use[unit]++;
             }
-            bool gpu = m->use[unit] - 1 >= m->s->plan->unit[unit].first_gpu_use;
-            buffer = of_param(m, t->param, gpu ? BUFFER_PARAM : source_kind(m, t->param));
+            const BufferKind copy[] = {source_kind(m, t->param), BUFFER_PARAM, BUFFER_PARAM_BP};
+            int which = plan_copy(&g->unit[unit], &m->s->plan->unit[unit], m->use[unit] - 1);
+            buffer = of_param(m, t->param, copy[which]);
             tag = g->param[t->param].trainable ? m->iteration : 0; /* a frozen one stays as it began */
         } else if (t->kind == TENSOR_GRADIENT) {
             buffer = of_param(m, t->param, grad_on_gpu(m, t->param) ? BUFFER_GRAD : BUFFER_HOST_GRAD);
@@ -160,7 +161,7 @@ static Status run_unit(Machine *m)
     for (int i = 0; i < u->n_param; i++) {
         int p = u->param[i], master = of_param(m, p, BUFFER_MASTER), host = of_param(m, p, BUFFER_HOST_GRAD);
         if (step->kind == STEP_LOAD) {
-            int param = of_param(m, p, BUFFER_PARAM);
+            int param = of_param(m, p, step->copy == 2 ? BUFFER_PARAM_BP : BUFFER_PARAM);
             int source = of_param(m, p, source_kind(m, p));
             TRY(touch(m, source, true, false, 0, false));
             TRY(touch(m, param, false, true, 0, false));
@@ -317,7 +318,7 @@ static Status index_buffers(Machine *m)
             if (b->param >= 0 && b->param < g->n_param && b->kind < BUFFER_KIND_COUNT)
                 slot = &m->by_param[(size_t)b->param * BUFFER_KIND_COUNT + b->kind];
             bytes = slot ? param_buffer_bytes(g, b->param, b->kind) : 0;
-            host = b->kind != BUFFER_PARAM && b->kind != BUFFER_GRAD;
+            host = b->kind != BUFFER_PARAM && b->kind != BUFFER_PARAM_BP && b->kind != BUFFER_GRAD;
             state = b->kind == BUFFER_MASTER || b->kind == BUFFER_ROUNDED || b->kind == BUFFER_STATE_M ||
                     b->kind == BUFFER_STATE_V || b->kind == BUFFER_STATISTIC;
         }

@@ -5,7 +5,8 @@
 
 const char *mode_name(Mode m)
 {
-    static const char *const names[] = {[MODE_GFGB] = "gfgb", [MODE_DHA] = "dha", [MODE_DFGB] = "dfgb"};
+    static const char *const names[] = {[MODE_GFGB] = "gfgb", [MODE_DHA] = "dha", [MODE_DFGB] = "dfgb",
+                                        [MODE_RELOAD] = "reload"};
     return m >= 0 && m < MODE_COUNT ? names[m] : "?";
 }
 
@@ -13,18 +14,52 @@ Mode plan_mode(const Unit *u, const UnitPlan *p)
 {
     if (p->first_gpu_use >= u->n_use)
         return MODE_DHA;
+    if (p->hold == HOLD_RELOAD)
+        return MODE_RELOAD;
     return u->use[p->first_gpu_use].phase == PHASE_BP ? MODE_DFGB : MODE_GFGB;
 }
 
 int plan_first_use_of_mode(const Unit *u, Mode m)
 {
-    if (m == MODE_GFGB)
+    if (m == MODE_GFGB || m == MODE_RELOAD)
         return 0;
-    if (m == MODE_DFGB)
-        for (int k = 0; k < u->n_use; k++)
-            if (u->use[k].phase == PHASE_BP)
-                return k;
-    return u->n_use;
+    return m == MODE_DFGB ? plan_first_backward_use(u) : u->n_use;
+}
+
+int plan_first_backward_use(const Unit *u)
+{
+    int k = 0;
+    while (k < u->n_use && u->use[k].phase == PHASE_FP)
+        k++;
+    return k;
+}
+
+int plan_copy(const Unit *u, const UnitPlan *p, int use)
+{
+    if (use < p->first_gpu_use)
+        return 0;
+    return p->hold == HOLD_RELOAD && use >= plan_first_backward_use(u) ? 2 : 1;
+}
+
+bool plan_set_mode(const Unit *u, Mode m, UnitPlan *p)
+{
+    UnitPlan to = *p;
+    to.first_gpu_use = plan_first_use_of_mode(u, m);
+    to.hold = m == MODE_RELOAD ? HOLD_RELOAD : HOLD_STEP;
+    bool possible = (m == MODE_DHA || to.first_gpu_use < u->n_use) && !plan_unit_fault(u, &to);
+    if (possible)
+        *p = to;
+    return possible;
+}
+
+const char *plan_unit_fault(const Unit *u, const UnitPlan *p)
+{
+    if (p->first_gpu_use < 0 || p->first_gpu_use > u->n_use)
+        return "it has no such use";
+    int backward = plan_first_backward_use(u);
+    if (p->hold == HOLD_RELOAD && (p->first_gpu_use >= backward || backward == u->n_use))
+        return "only what both passes read from the GPU can be loaded again";
+    return NULL;
 }
 
 double plan_gap_percent(const Plan *p)

@@ -46,8 +46,12 @@ static Status apply_rules(Search *s)
             if (!glob_match(rule->glob, u->name))
                 continue;
             hits++;
-            s->pinned[i] = plan_first_use_of_mode(u, rule->mode);
-            possible += rule->mode == MODE_DHA || s->pinned[i] < u->n_use;
+            UnitPlan to = {0};
+            bool can = plan_set_mode(u, rule->mode, &to);
+            s->pinned[i] = can                          ? (Pin){true, to.first_gpu_use, to.hold}
+                           : rule->mode == MODE_RELOAD ? (Pin){true, 0, HOLD_STEP}
+                                                        : (Pin){true, u->n_use, HOLD_STEP};
+            possible += can;
         }
         if (hits == 0) {
             diag_fail(s->d, ST_USAGE, "--mode %s=%s: no unit has this name", rule->glob, mode_name(rule->mode));
@@ -60,8 +64,8 @@ static Status apply_rules(Search *s)
             return diag_hint(s->d, "gfgb and dha are possible");
         }
         if (possible < hits)
-            diag_note(s->d, "--mode %s=%s: %d of %d units are not read by the backward pass and stay dha", rule->glob,
-                      mode_name(rule->mode), hits - possible, hits);
+            diag_note(s->d, "--mode %s=%s: %d of %d units are not read by the backward pass and stay %s", rule->glob,
+                      mode_name(rule->mode), hits - possible, hits, rule->mode == MODE_RELOAD ? "gfgb" : "dha");
     }
     return ST_OK;
 }

@@ -42,6 +42,8 @@ void plan_print_table(const Graph *g, const Plan *plan, Text *to)
              size_print(b, plan->host_budget_bytes));
     for (int m = 0; m < MODE_COUNT; m++)
         text_add(to, "%-12s%d units, %s\n", mode_name((Mode)m), n.mode[m], size_print(a, n.mode_bytes[m]));
+    if (n.mode[MODE_RELOAD] > 0 && plan->load_window_bytes > 0)
+        text_add(to, "reloads     %s on the GPU at a time\n", size_print(a, plan->load_window_bytes));
     text_add(to, "gradients   %d on the GPU (%s), %d on the host (%s)", n.grad_gpu, size_print(a, n.grad_gpu_bytes),
              n.grad_host, size_print(b, n.grad_host_bytes));
     if (plan->gradient_window_bytes > 0)
@@ -74,6 +76,7 @@ void plan_print_json(const Graph *g, const Plan *plan, Text *to)
         {"host_bytes", plan->host_bytes},
         {"host_budget_bytes", plan->host_budget_bytes},
         {"gradient_window_bytes", plan->gradient_window_bytes},
+        {"load_window_bytes", plan->load_window_bytes},
     };
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++)
         text_add(to, ",\n  \"%s\": %" PRId64, rows[i].key, rows[i].value);

@@ -29,7 +29,7 @@ typedef struct Search {
     Problem *problem;
     bool by_model;   /* candidates are timed without contention */
     Optimum optimum; /* of the plans that obey --mode, without contention */
-    int *pinned;            /* by unit: first_gpu_use by --mode, -1 when free */
+    Pin *pinned;            /* by unit: by --mode */
     VEC(Candidate *) found; /* each set of choices once */
     int n_slot, *slot;      /* hash table over found, by key; heap */
     int n_timed, n_sized;   /* evaluations so far: what bounds every search, since time would not be deterministic */
@@ -64,6 +64,8 @@ Status search_late(Search *s, const Plan *choices, const char *from, Candidate *
 /* Improves by changing one unit at a time, as long as `evaluations` last and peak_bytes is kept (INT64_MAX: no limit,
  * and no layout is made). *out = the best. */
 Status search_improve(Search *s, Candidate *from, int evaluations, int64_t peak_bytes, Candidate **out);
+/* The load window of so many times the largest unit that is loaded twice; none when there is no such unit. */
+void search_load_window(const Search *s, Plan *p, int times);
 /* From a candidate down to the most frugal choices; see frugal.c. */
 Status search_frugal(Search *s, const Candidate *from);
 

@@ -35,6 +35,7 @@ void plan_yaml_text(const Graph *g, const Plan *plan, const char *profile_path, 
     text_add(to, "  clip: %s\n", plan->clip ? "true" : "false");
     text_add(to, "  update_after_bp: %s\n", plan->update_after_bp ? "true" : "false");
     text_add(to, "  gradient_window_bytes: %" PRId64 "\n", plan->gradient_window_bytes);
+    text_add(to, "  load_window_bytes: %" PRId64 "\n", plan->load_window_bytes);
     text_add(to, "  allocations: %" PRId64 "\n", plan->n_alloc);
     text_add(to, "  reserve_factor: ");
     if (plan->reserve_factor < 0)
@@ -133,7 +134,7 @@ static Status read_options(Diag *d, const YamlNode *top, Plan *plan)
 {
     static const char *const keys[] = {
         "mem_budget_bytes",      "host_budget_bytes", "clip",           "update_after_bp",
-        "gradient_window_bytes", "allocations",       "reserve_factor", NULL};
+        "gradient_window_bytes", "load_window_bytes", "allocations",    "reserve_factor",   NULL};
     YamlNode *map, *factor;
     TRY(yaml_get(d, top, "options", YAML_MAP, &map));
     TRY(yaml_only_keys(d, map, keys));
@@ -142,6 +143,7 @@ static Status read_options(Diag *d, const YamlNode *top, Plan *plan)
     TRY(yaml_get_bool(d, map, "clip", &plan->clip));
     TRY(yaml_get_bool(d, map, "update_after_bp", &plan->update_after_bp));
     TRY(yaml_get_int(d, map, "gradient_window_bytes", 0, MOST, &plan->gradient_window_bytes));
+    TRY(yaml_get_int(d, map, "load_window_bytes", 0, MOST, &plan->load_window_bytes));
     TRY(yaml_get_int(d, map, "allocations", 0, MOST, &plan->n_alloc));
     TRY(yaml_get(d, map, "reserve_factor", YAML_SCALAR, &factor));
     plan->reserve_factor = -1;
@@ -239,7 +241,11 @@ static Status read_unit(Diag *d, const Graph *g, const YamlNode *map, Plan *plan
     while (m < MODE_COUNT && strcmp(mode_name((Mode)m), mode->text) != 0)
         m++;
     if (m == MODE_COUNT)
-        return yaml_error(d, mode, "mode is gfgb, dha or dfgb, not '%s'", mode->text);
+        return yaml_error(d, mode, "mode is gfgb, dha, dfgb or reload, not '%s'", mode->text);
+    c->hold = m == MODE_RELOAD ? HOLD_RELOAD : HOLD_STEP;
+    const char *fault = plan_unit_fault(u, c);
+    if (fault)
+        return yaml_error(d, mode, "unit '%s' cannot have mode %s: %s", name, mode->text, fault);
     if ((Mode)m != plan_mode(u, c))
         return yaml_error(d, mode, "unit '%s' has mode %s, but what serves it makes it %s", name, mode->text,
                           mode_name(plan_mode(u, c)));

@@ -26,11 +26,9 @@ Status search_open(Search *s)
 {
     s->n_slot = 1 << 10;
     s->slot = base_alloc((size_t)s->n_slot * sizeof *s->slot);
-    s->pinned = ARENA_NEW(s->a, int, s->g->n_unit);
+    s->pinned = ARENA_NEW(s->a, Pin, s->g->n_unit);
     if (!s->slot || !s->pinned)
         return diag_oom(s->d);
-    for (int i = 0; i < s->g->n_unit; i++)
-        s->pinned[i] = -1;
     return problem_make(s->d, s->a, s->g, s->p, &s->problem);
 }
 
@@ -74,9 +72,10 @@ static void key_of(const Plan *p, uint64_t key[2])
     key[1] = 0x9e3779b97f4a7c15u;
     for (int side = 0; side < 2; side++) {
         for (int i = 0; i < p->n_unit; i++)
-            key[side] = mix(key[side], (uint64_t)p->unit[i].first_gpu_use * 4 + (p->unit[i].grad == ON_HOST ? 2 : 0) +
-                                           (p->unit[i].late ? 1 : 0));
+            key[side] = mix(key[side], (uint64_t)p->unit[i].first_gpu_use * 16 + (uint64_t)p->unit[i].hold * 4 +
+                                           (p->unit[i].grad == ON_HOST ? 2 : 0) + (p->unit[i].late ? 1 : 0));
         key[side] = mix(key[side], (uint64_t)p->gradient_window_bytes);
+        key[side] = mix(key[side], (uint64_t)p->load_window_bytes);
         key[side] = mix(key[side], (uint64_t)p->n_alloc * 2 + (p->update_after_bp ? 1 : 0));
     }
 }
@@ -110,10 +109,14 @@ static Status grow(Search *s)
 /* One sense, one spelling: so that equal plans have equal keys and equal files. */
 static void normalise(const Search *s, Plan *p)
 {
+    int64_t reloaded = 0;
     for (int i = 0; i < p->n_unit; i++) {
         const Unit *u = &s->g->unit[i];
-        if (s->pinned[i] >= 0)
-            p->unit[i].first_gpu_use = s->pinned[i];
+        if (s->pinned[i].set) {
+            p->unit[i].first_gpu_use = s->pinned[i].first_gpu_use;
+            p->unit[i].hold = s->pinned[i].hold;
+        }
+        reloaded += p->unit[i].hold == HOLD_RELOAD ? 2 * u->bytes : 0;
         if (u->grad_bytes == 0) {
             p->unit[i].grad = ON_GPU;
             p->unit[i].late = false;
@@ -121,6 +124,8 @@ static void normalise(const Search *s, Plan *p)
     }
     if (p->gradient_window_bytes >= all_grad_bytes(s->g))
         p->gradient_window_bytes = 0;
+    if (p->load_window_bytes >= reloaded)
+        p->load_window_bytes = 0;
 }
 
 Status search_try(Search *s, const Plan *choices, const char *from, Candidate **out)
@@ -174,6 +179,15 @@ Candidate *search_fastest(const Search *s)
         if (!best || s->found.at[i]->iteration_ns < best->iteration_ns)
             best = s->found.at[i];
     return best;
+}
+
+void search_load_window(const Search *s, Plan *p, int times)
+{
+    int64_t largest = 0;
+    for (int i = 0; i < p->n_unit; i++)
+        if (p->unit[i].hold == HOLD_RELOAD && s->g->unit[i].bytes > largest)
+            largest = s->g->unit[i].bytes;
+    p->load_window_bytes = times * largest;
 }
 
 /* ---- update placement
@@ -242,20 +256,24 @@ static int by_bytes(const void *x, const void *y)
     return a->unit - b->unit;
 }
 
-/* The v-th alternative of a unit: first its other places of load, then the gradient's place, then the update's. False:
+/* The v-th alternative of a unit: first its other places of load, then loading twice, then the gradient's place, then the
+ * update's. False:
  * there is none. */
 static bool change(const Search *s, UnitPlan *c, int unit, int v)
 {
     const Unit *u = &s->g->unit[unit];
     if (v <= u->n_use) {
-        if (s->pinned[unit] >= 0 || v == c->first_gpu_use)
+        if (s->pinned[unit].set || (v == c->first_gpu_use && c->hold == HOLD_STEP))
             return false;
         c->first_gpu_use = v;
+        c->hold = HOLD_STEP;
         return true;
     }
+    if (v == u->n_use + 1)
+        return !s->pinned[unit].set && c->hold != HOLD_RELOAD && plan_set_mode(u, MODE_RELOAD, c);
     if (u->grad_bytes == 0)
         return false;
-    if (v == u->n_use + 1)
+    if (v == u->n_use + 2)
         c->grad = c->grad == ON_GPU ? ON_HOST : ON_GPU;
     else
         c->late = !c->late;
@@ -278,7 +296,7 @@ Status search_improve(Search *s, Candidate *from, int evaluations, int64_t peak_
         better = false;
         for (int i = 0; i < n; i++) {
             int u = order[i].unit;
-            for (int v = 0; v <= s->g->unit[u].n_use + 2; v++) {
+            for (int v = 0; v <= s->g->unit[u].n_use + 3; v++) {
                 UnitPlan was = p.unit[u];
                 if (!change(s, &p.unit[u], u, v))
                     continue;

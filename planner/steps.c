@@ -9,6 +9,8 @@
 
 #include "planner/steps.h"
 
+enum { PARAM_MAPS = 6 }; /* arrays by parameter of a StepList */
+
 typedef struct Builder {
     Diag *d;
     Arena *a;
@@ -17,7 +19,9 @@ typedef struct Builder {
     StepList *s;
     int *staging; /* by input: buffer */
     int partials, norm, loss;
-    bool *loaded;                          /* by unit: its load is in the list */
+    int *loaded;                           /* by unit: its loads in the list so far */
+    int *load_step;                        /* by unit and copy - 1 */
+    int *last_read;                        /* by unit and copy - 1: last kernel that the copy serves, a step; -1 */
     int *first_read_node;                  /* by unit: first node that reads it */
     int *first_grad_node, *last_grad_node; /* by unit: nodes that write its gradients, -1 */
     int *first_grad_step, *store_step;     /* by unit, -1 */
@@ -62,7 +66,8 @@ int steps_arg_buffer(const StepList *s, const Node *n, int arg)
     int unit = g->param[t->param].unit, use = use_of_node(g, n, unit);
     if (use < 0)
         return -1;
-    return use >= s->plan->unit[unit].first_gpu_use ? s->param_buffer[t->param] : s->source_buffer[t->param];
+    const int *const copy[] = {s->source_buffer, s->param_buffer, s->param_bp_buffer};
+    return copy[plan_copy(&g->unit[unit], &s->plan->unit[unit], use)][t->param];
 }
 
 bool steps_is_dha(const StepList *s, const Step *step, bool *read, bool *write)
@@ -140,9 +145,9 @@ static Status make_buffers(Builder *b)
     const Graph *g = b->g;
     StepList *s = b->s;
     int tensors = g->tensor.count;
-    s->buffer = ARENA_NEW(b->a, Buffer, tensors + g->n_input + 7 * g->n_param + 3);
+    s->buffer = ARENA_NEW(b->a, Buffer, tensors + g->n_input + 8 * g->n_param + 3);
     s->buffer_of_tensor = ARENA_NEW(b->a, int, tensors);
-    int *by_param = ARENA_NEW(b->a, int, 5 * (size_t)g->n_param);
+    int *by_param = ARENA_NEW(b->a, int, PARAM_MAPS * (size_t)g->n_param);
     bool *used = ARENA_NEW(b->a, bool, tensors);
     b->staging = ARENA_NEW(b->a, int, g->n_input);
     if (!s->buffer || !s->buffer_of_tensor || !by_param || !used || !b->staging)
@@ -152,7 +157,8 @@ static Status make_buffers(Builder *b)
     s->grad_buffer = by_param + 2 * (size_t)g->n_param;
     s->host_grad_buffer = by_param + 3 * (size_t)g->n_param;
     s->source_buffer = by_param + 4 * (size_t)g->n_param;
-    for (int i = 0; i < 5 * g->n_param; i++)
+    s->param_bp_buffer = by_param + 5 * (size_t)g->n_param;
+    for (int i = 0; i < PARAM_MAPS * g->n_param; i++)
         by_param[i] = -1;
     for (int i = 0; i < tensors; i++)
         s->buffer_of_tensor[i] = -1;
@@ -183,6 +189,8 @@ static Status make_buffers(Builder *b)
         const UnitPlan *u = &b->plan->unit[g->param[p].unit];
         if (u->first_gpu_use < g->unit[g->param[p].unit].n_use)
             s->param_buffer[p] = add_param_buffer(b, p, "param", BUFFER_PARAM, POOL_DEVICE);
+        if (u->hold == HOLD_RELOAD)
+            s->param_bp_buffer[p] = add_param_buffer(b, p, "param_bp", BUFFER_PARAM_BP, POOL_DEVICE);
         s->source_buffer[p] = s->master_buffer[p] = add_param_buffer(b, p, "master", BUFFER_MASTER, POOL_HOST);
         if (g->param[p].trainable && graph_wide_dtype(g) != g->precision)
             s->source_buffer[p] = add_param_buffer(b, p, "rounded", BUFFER_ROUNDED, POOL_HOST);
@@ -241,6 +249,9 @@ static Status add_unit_step(Builder *b, StepKind kind, StepStream stream, int un
     if (!step)
         return diag_oom(b->d);
     step->unit = unit;
+    if (kind == STEP_LOAD)
+        step->copy = ++b->loaded[unit];
+    int copy = step->copy;
     if (n) {
         step->segment = n->segment;
         step->phase = n->phase;
@@ -249,7 +260,7 @@ static Status add_unit_step(Builder *b, StepKind kind, StepStream stream, int un
         int p = u->param[i];
         if (kind == STEP_LOAD) {
             touch(step, s->source_buffer[p], true, false, 0);
-            touch(step, s->param_buffer[p], false, true, 0);
+            touch(step, copy == 1 ? s->param_buffer[p] : s->param_bp_buffer[p], false, true, 0);
         }
         if (kind == STEP_LOAD || !b->g->param[p].trainable)
             continue;
@@ -280,11 +291,11 @@ static Status scan_nodes(Builder *b)
 {
     const Graph *g = b->g;
     size_t units = (size_t)g->n_unit;
-    int *at = ARENA_NEW(b->a, int, 6 * units);
-    b->loaded = ARENA_NEW(b->a, bool, units);
+    int *at = ARENA_NEW(b->a, int, 10 * units);
+    b->loaded = ARENA_NEW(b->a, int, units);
     if (!at || !b->loaded)
         return diag_oom(b->d);
-    for (size_t i = 0; i < 6 * units; i++)
+    for (size_t i = 0; i < 10 * units; i++)
         at[i] = -1;
     b->first_read_node = at;
     b->first_grad_node = at + units;
@@ -292,6 +303,8 @@ static Status scan_nodes(Builder *b)
     b->first_grad_step = at + 3 * units;
     b->store_step = at + 4 * units;
     b->arrived = at + 5 * units;
+    b->load_step = at + 6 * units;
+    b->last_read = at + 8 * units;
     b->last_grad_step = b->loss_node = -1;
     for (int i = 0; i < g->node.count; i++) {
         const Node *n = &g->node.at[i];
@@ -336,9 +349,9 @@ static Status add_kernel(Builder *b, int index)
         if (!t || t->kind != TENSOR_PARAM)
             continue;
         int unit = g->param[t->param].unit;
-        if (b->loaded[unit] || use_of_node(g, n, unit) < b->plan->unit[unit].first_gpu_use)
+        if (b->loaded[unit] >= plan_copy(&g->unit[unit], &b->plan->unit[unit], use_of_node(g, n, unit)))
             continue;
-        b->loaded[unit] = true;
+        b->load_step[2 * unit + b->loaded[unit]] = b->s->n_step;
         TRY(add_unit_step(b, STEP_LOAD, STREAM_LOAD, unit, n));
     }
     Step *step = add_step(b, STEP_KERNEL, STREAM_COMPUTE, args);
@@ -357,6 +370,8 @@ static Status add_kernel(Builder *b, int index)
                              g->tensor.at[n->arg[k]].name);
         touch(step, buffer, k >= outs || n->call.accumulate, k < outs, 0);
         const Tensor *t = root_of(g, n->arg[k]);
+        if (t->kind == TENSOR_PARAM && b->loaded[g->param[t->param].unit] > 0)
+            b->last_read[2 * g->param[t->param].unit + b->loaded[g->param[t->param].unit] - 1] = me;
         if (t->kind != TENSOR_GRADIENT || k >= outs)
             continue;
         int unit = g->param[t->param].unit;
@@ -428,7 +443,7 @@ static Status add_updates(Builder *b)
 static Status make_steps(Builder *b)
 {
     const Graph *g = b->g;
-    b->s->step = ARENA_NEW(b->a, Step, (size_t)g->node.count + 4 * (size_t)g->n_unit + 5);
+    b->s->step = ARENA_NEW(b->a, Step, (size_t)g->node.count + 5 * (size_t)g->n_unit + 5);
     if (!b->s->step)
         return diag_oom(b->d);
     Step *stage = add_step(b, STEP_STAGE, STREAM_HOST, g->n_input);
@@ -443,7 +458,7 @@ static Status make_steps(Builder *b)
     for (int i = 0; i < g->node.count; i++)
         TRY(add_kernel(b, i));
     for (int u = 0; u < g->n_unit; u++)
-        if (!b->loaded[u] && b->plan->unit[u].first_gpu_use < g->unit[u].n_use)
+        if (b->loaded[u] < (b->plan->unit[u].hold == HOLD_RELOAD ? 2 : b->plan->unit[u].first_gpu_use < g->unit[u].n_use))
             return diag_fail(b->d, ST_FAILED, "unit %s: no node reads it at its use %d", g->unit[u].name,
                              b->plan->unit[u].first_gpu_use);
     TRY(add_updates(b));
@@ -485,8 +500,8 @@ static Status sort_buffers(Builder *b)
     for (int i = 0; i < b->g->tensor.count; i++)
         if (s->buffer_of_tensor[i] >= 0)
             s->buffer_of_tensor[i] = to[s->buffer_of_tensor[i]];
-    for (int i = 0; i < 5 * b->g->n_param; i++)
-        if (s->param_buffer[i] >= 0) /* the five maps are one array */
+    for (int i = 0; i < PARAM_MAPS * b->g->n_param; i++)
+        if (s->param_buffer[i] >= 0) /* the maps are one array */
             s->param_buffer[i] = to[s->param_buffer[i]];
     return ST_OK;
 }
@@ -536,14 +551,58 @@ static Status window_orderings(const Builder *b, Ordering *out, int *n_out)
     return ST_OK;
 }
 
+/* A copy of a unit that is loaded twice. */
+typedef struct Copy {
+    int load, last; /* steps */
+    int64_t bytes;
+} Copy;
+
+/* Load window. The copies in order of load; at the load of one, another is open from its own load to its last use. One
+ * whose last use comes after the first use of this one is open whatever is done. Of the others, the latest may stay
+ * open as long as all fit; this load waits for the last use of the first that does not and of all before it, which is
+ * one kernel, since kernels run in order. */
+static Status load_window_orderings(const Builder *b, Ordering *out, int *n_out)
+{
+    const Graph *g = b->g;
+    int64_t window = b->plan->load_window_bytes;
+    int n = 0;
+    Copy *copy = ARENA_NEW(b->a, Copy, 2 * (size_t)g->n_unit);
+    if (!copy)
+        return diag_oom(b->d);
+    for (int i = 0; i < b->s->n_step && window > 0; i++) {
+        const Step *step = &b->s->step[i];
+        if (step->kind == STEP_LOAD && b->plan->unit[step->unit].hold == HOLD_RELOAD)
+            copy[n++] = (Copy){i, b->last_read[2 * step->unit + step->copy - 1], g->unit[step->unit].bytes};
+    }
+    for (int i = 0; i < n; i++) {
+        int64_t bytes = copy[i].bytes;
+        for (int k = 0; k < i; k++)
+            bytes += copy[k].last > copy[i].load ? copy[k].bytes : 0;
+        int last[2] = {-1, -1}; /* of this iteration and the one before: the kernel to wait for */
+        for (int k = 1; k < n; k++) {
+            int at = (i - k + n) % n, back = k <= i ? 0 : 1;
+            if (back == 0 && copy[at].last > copy[i].load)
+                continue;
+            bytes += copy[at].bytes;
+            if (bytes > window && copy[at].last > last[back])
+                last[back] = copy[at].last;
+        }
+        int back = last[0] >= 0 ? 0 : 1; /* the later of the two */
+        if (last[back] >= 0)
+            out[(*n_out)++] = (Ordering){last[back], copy[i].load, back};
+    }
+    return ST_OK;
+}
+
 static Status add_waits(Builder *b)
 {
     StepList *s = b->s;
-    Ordering *extra = ARENA_NEW(b->a, Ordering, b->g->n_unit + 2);
+    Ordering *extra = ARENA_NEW(b->a, Ordering, 3 * (size_t)b->g->n_unit + 2);
     if (!extra)
         return diag_oom(b->d);
     int n = 0;
     TRY(window_orderings(b, extra, &n));
+    TRY(load_window_orderings(b, extra, &n));
     if (b->plan->update_after_bp) {
         int first = 0, last_store = -1;
         while (s->step[first].stream != STREAM_UPDATE)
@@ -561,10 +620,13 @@ static Status check_plan(Diag *d, const Graph *g, const Plan *plan)
 {
     if (plan->n_unit != g->n_unit)
         return diag_fail(d, ST_MODEL, "the plan has %d units, the graph %d", plan->n_unit, g->n_unit);
-    for (int u = 0; u < g->n_unit; u++)
-        if (plan->unit[u].first_gpu_use < 0 || plan->unit[u].first_gpu_use > g->unit[u].n_use)
-            return diag_fail(d, ST_MODEL, "unit %s: the plan serves it from its use %d on, but it has %d",
-                             g->unit[u].name, plan->unit[u].first_gpu_use, g->unit[u].n_use);
+    for (int u = 0; u < g->n_unit; u++) {
+        const char *fault = plan_unit_fault(&g->unit[u], &plan->unit[u]);
+        if (fault)
+            return diag_fail(d, ST_MODEL, "unit %s: the plan serves it as %s from its use %d of %d on: %s",
+                             g->unit[u].name, mode_name(plan_mode(&g->unit[u], &plan->unit[u])),
+                             plan->unit[u].first_gpu_use, g->unit[u].n_use, fault);
+    }
     return ST_OK;
 }
 

@@ -24,7 +24,7 @@ typedef enum StepStream { STREAM_HOST, STREAM_COMPUTE, STREAM_LOAD, STREAM_STORE
 typedef enum StepKind {
     STEP_STAGE,      /* HOST: the caller's inputs are copied into pinned staging buffers */
     STEP_LOAD_INPUT, /* LOAD: staging to device, all inputs */
-    STEP_LOAD,       /* LOAD: all parameters of a unit */
+    STEP_LOAD,       /* LOAD: all parameters of a unit; twice with HOLD_RELOAD */
     STEP_KERNEL,     /* COMPUTE: one node */
     STEP_STORE_LOSS, /* STORE: the loss to the host */
     STEP_STORE,      /* STORE: all GPU gradients of a unit */
@@ -42,6 +42,7 @@ typedef enum BufferKind {
     BUFFER_INPUT,    /* device copy of an input */
     BUFFER_STAGING,  /* pinned copy of an input */
     BUFFER_PARAM,    /* device copy of a parameter (only when its unit is loaded) */
+    BUFFER_PARAM_BP, /* the second one, for the backward pass (only with HOLD_RELOAD) */
     BUFFER_MASTER,   /* pinned: the parameter itself; of a trainable one in bf16, in f32 */
     BUFFER_ROUNDED,  /* pinned: in bf16, the copy of a trainable parameter that loads and DHA read and that AdamW writes */
     BUFFER_GRAD,     /* device gradient (grad ON_GPU) */
@@ -83,6 +84,7 @@ typedef struct Step {
     StepStream stream;
     int node;    /* STEP_KERNEL */
     int unit;    /* STEP_LOAD, STORE, SQNORM, ADAMW; else -1 */
+    int copy;    /* STEP_LOAD: 1 or 2, see plan_copy */
     int segment; /* for grouping and reports; -1 outside FP and BP */
     Phase phase;
     int n_access, n_wait;
@@ -101,8 +103,8 @@ typedef struct StepList {
     int n_device;   /* buffers [0, n_device) are the device's, the rest the host's */
     Buffer *buffer; /* device buffers in order of first access, then host buffers */
     int *buffer_of_tensor; /* by root tensor: the device buffer of values, constants and inputs, else -1 */
-    int *param_buffer, *master_buffer, *grad_buffer, *host_grad_buffer; /* by parameter, -1 where absent; the master of
-                                                                           running statistics is their only buffer */
+    int *param_buffer, *param_bp_buffer, *master_buffer, *grad_buffer, *host_grad_buffer; /* by parameter, -1 where absent;
+                                                              the master of running statistics is their only buffer */
     int *source_buffer; /* by parameter: what loads and DHA read, its rounded copy or the master itself */
 } StepList;
 
@@ -111,7 +113,8 @@ typedef struct StepList {
  * the norm, late updates in order of first use, collect. With clip all updates come after the norm.
  * Two more kinds of ordering are part of the waits. With a gradient window, the first write of a unit's GPU gradients waits
  * for the store of the latest unit that, together with all units that are not stored then, would not fit the window (a unit
- * larger than that is alone). With update_after_bp, the first CPU step of the updates waits for the last gradient. */
+ * larger than that is alone); with a load window, each load of a HOLD_RELOAD unit likewise for the last use of earlier copies.
+ * With update_after_bp, the first CPU step of the updates waits for the last gradient. */
 Status steps_build(Diag *d, Arena *a, const Graph *g, const Plan *plan, StepList **out);
 
 /* An ordering beyond those that the accesses ask for: `after` waits for `before`, `distance` (0 or 1) iterations earlier. */
@@ -202,7 +205,7 @@ Status memory_profile(Diag *d, Arena *a, const StepList *s, int64_t **live);
  *  - every kernel argument lies where the plan says, and the program, run one step after the other, computes a training
  *    step: each kernel in the graph's order on this iteration's values and the newest parameters, each gradient complete
  *    before it is stored, summed or used, each parameter updated once, all running statistics brought up to date once;
- *  - the plan's promises about the gradient window and updates after BP.
+ *  - the plan's promises about the two windows and updates after BP.
  * ST_FAILED names the two steps and the buffer(s), iteration by iteration. */
 Status plan_verify(Diag *d, Arena *a, const StepList *s, const Layout *layout);
 

@@ -16,7 +16,7 @@ const char *step_stream_name(StepStream t)
 
 const char *buffer_kind_name(BufferKind k)
 {
-    static const char *const name[BUFFER_KIND_COUNT] = {"value",    "const", "input",     "staging", "param",
+    static const char *const name[BUFFER_KIND_COUNT] = {"value",    "const", "input",     "staging", "param",   "param_bp",
                                                         "master",   "rounded", "grad", "host_grad", "state_m",
                                                         "state_v",  "statistic", "partials", "norm", "loss"};
     return name[k];
@@ -30,7 +30,8 @@ const char *step_label(const StepList *s, int step, char out[STEP_LABEL_BYTES])
         const Node *n = &s->graph->node.at[x->node];
         snprintf(out, STEP_LABEL_BYTES, "%s %d %.100s (%s)", kind, step, n->name, ferry_op_get(n->call.op)->name);
     } else if (x->unit >= 0 && s->graph) {
-        snprintf(out, STEP_LABEL_BYTES, "%s %d %.100s", kind, step, s->graph->unit[x->unit].name);
+        snprintf(out, STEP_LABEL_BYTES, "%s %d %.100s%s", kind, step, s->graph->unit[x->unit].name,
+                 x->copy == 2 ? " again" : "");
     } else {
         snprintf(out, STEP_LABEL_BYTES, "%s %d", kind, step);
     }

@@ -74,7 +74,7 @@ static void describe(const Report *r, const Span *p, Text *to)
         describe_segment(g, x, to);
         break;
     case STEP_LOAD:
-        text_add(to, "load of ");
+        text_add(to, x->copy == 2 ? "second load of " : "load of ");
         text_add_html(to, unit);
         text_add(to, ", %s", size_print(size, g->unit[x->unit].bytes));
         break;

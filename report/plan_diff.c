@@ -27,6 +27,7 @@ static const struct {
     {"budget_bytes", "GPU budget", offsetof(Plan, budget_bytes), true},
     {"host_budget_bytes", "host budget", offsetof(Plan, host_budget_bytes), true},
     {"gradient_window_bytes", "gradient window", offsetof(Plan, gradient_window_bytes), true},
+    {"load_window_bytes", "load window", offsetof(Plan, load_window_bytes), true},
 };
 enum { N_RESULT = sizeof RESULTS / sizeof RESULTS[0] };
 
@@ -165,7 +166,7 @@ void plan_diff_print(const PlanDiff *x, Text *to)
     text_add(to, "\n%-20s %14s %14s %10s\n", "", "a", "b", "change");
     for (int i = 0; i < N_RESULT; i++) {
         int64_t va = result(x->a, i), vb = result(x->b, i);
-        if (i >= N_RESULT - 3 && va == vb) /* options */
+        if (i >= N_RESULT - 4 && va == vb) /* options */
             continue;
         print_change(change, sizeof change, va, vb);
         text_add(to, "%-20s %14s %14s %10s\n", RESULTS[i].label, print_value(left, i, va), print_value(right, i, vb),

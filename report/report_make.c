@@ -51,6 +51,9 @@ Status report_make(Diag *d, Arena *a, const Graph *g, const Profile *p, const Pl
     int64_t *live;
     TRY(simulate(d, a, s, &p->device, true, &r->time));
     TRY(memory_profile(d, a, s, &live));
+    /* both copies of what is loaded twice are parameters */
+    for (int i = 0; i < s->n_step; i++)
+        live[BUFFER_PARAM * s->n_step + i] += live[BUFFER_PARAM_BP * s->n_step + i];
     r->live = live;
     TRY(run_algorithms(d, a, r));
     *out = r;

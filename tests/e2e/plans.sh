@@ -18,7 +18,7 @@ train() { # name, plan options...
     [ "$peak" = "$bytes" ] || fail "$name: planned $peak bytes, the device pool held $bytes"
     [ "$bytes" -le "$budget" ] || fail "$name: $bytes bytes are over the budget of $budget"
     echo "$name: $(json iteration_ns $name.json) ns, peak $peak, live $(json live_bytes $name.json);" \
-        "$(grep -c 'mode: gfgb' $name.yaml) gfgb, $(grep -c 'mode: dha' $name.yaml) dha, $(grep -c 'mode: dfgb' $name.yaml) dfgb," \
+        "$(grep -c 'mode: gfgb' $name.yaml) gfgb, $(grep -c 'mode: dha' $name.yaml) dha, $(grep -c 'mode: dfgb' $name.yaml) dfgb, $(grep -c 'mode: reload' $name.yaml) reload," \
         "$(grep -c 'gradient: host' $name.yaml) gradients on the host"
 }
 
@@ -35,12 +35,15 @@ expect 3 'least' ferryc plan --dry-run --mem-budget 4K
 least=$(grep -oE 'least[^0-9]*[0-9]+ ?K' stderr.txt | grep -oE '[0-9]+' | head -n 1)
 [ -n "$least" ] || fail "no least budget named: $(cat stderr.txt)"
 train least --mem-budget ${least}K
+train reload --mode '*=reload' --mode '*wte*=dha' --mem-budget $((least * 115 / 100))K
 expect 3 "least" ferryc plan --dry-run --mem-budget $((least - 4))K
 
 grep -q 'mode: dfgb' hand.yaml || fail "no DFGB in the plan by hand"
+[ "$(grep -c 'mode: reload' reload.yaml)" -gt 10 ] || fail "hardly a reload in the plan by hand"
+grep -q 'load_window_bytes: [1-9]' reload.yaml || fail "no window of loads under a tight budget"
 for a in gfgb dha; do
     grep -q "mode: $a" memferry.yaml || fail "memferry does not mix modes: no $a"
 done
-for name in dha deepspeed memferry go0 go50 hand auto least; do
+for name in dha deepspeed memferry go0 go50 hand auto reload least; do
     same_values native.jsonl $name.jsonl
 done

@@ -28,12 +28,18 @@ static inline Plan *random_plan(Arena *a, uint64_t *rng, const Graph *g)
     plan->update_after_bp = random_below(rng, 3) == 0;
     if (random_below(rng, 2) == 0)
         plan->gradient_window_bytes = 1 + random_below(rng, 60000);
+    if (random_below(rng, 2) == 0)
+        plan->load_window_bytes = 1 + random_below(rng, 60000);
     int kind = random_below(rng, 3); /* all on the device, all mixed, all on the host */
     for (int u = 0; u < g->n_unit; u++) {
         int uses = g->unit[u].n_use;
         plan->unit[u].first_gpu_use = kind == 0 ? 0 : kind == 1 ? random_below(rng, uses + 1) : uses;
         plan->unit[u].grad = kind == 0 ? ON_GPU : kind == 1 ? (Where)random_below(rng, 2) : ON_HOST;
         plan->unit[u].late = random_below(rng, 2) == 0;
+        UnitPlan held = plan->unit[u];
+        held.hold = (Hold)random_below(rng, HOLD_COUNT);
+        if (!plan_unit_fault(&g->unit[u], &held))
+            plan->unit[u] = held;
     }
     return plan;
 }

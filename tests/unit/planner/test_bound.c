@@ -65,8 +65,12 @@ static void every_plan(unsigned seed, bool clip)
             unit[u].grad = unit[u].grad == ON_GPU ? ON_HOST : ON_GPU;
             if (unit[u].grad == ON_HOST)
                 break;
-            unit[u].first_gpu_use = (unit[u].first_gpu_use + 1) % (g->unit[u].n_use + 1);
-            if (unit[u].first_gpu_use != 0)
+            do {
+                unit[u].hold = (Hold)((unit[u].hold + 1) % HOLD_COUNT);
+                if (unit[u].hold == HOLD_STEP)
+                    unit[u].first_gpu_use = (unit[u].first_gpu_use + 1) % (g->unit[u].n_use + 1);
+            } while (plan_unit_fault(&g->unit[u], &unit[u]));
+            if (unit[u].first_gpu_use != 0 || unit[u].hold != HOLD_STEP)
                 break;
         }
     } while (u < g->n_unit);
@@ -119,9 +123,12 @@ static void not_above_random_plans(void **state)
             plan.unit = ARENA_NEW(a, UnitPlan, g->n_unit);
             for (int round = 0; round < 60; round++) {
                 for (int u = 0; u < g->n_unit; u++)
-                    plan.unit[u] =
-                        (UnitPlan){(int)(synthetic_random(&random) % (uint32_t)(g->unit[u].n_use + 1)),
-                                   synthetic_random(&random) % 3 ? ON_GPU : ON_HOST, synthetic_random(&random) % 2};
+                    do {
+                        plan.unit[u] =
+                            (UnitPlan){(int)(synthetic_random(&random) % (uint32_t)(g->unit[u].n_use + 1)),
+                                       synthetic_random(&random) % 3 ? ON_GPU : ON_HOST, synthetic_random(&random) % 2,
+                                       (Hold)(synthetic_random(&random) % HOLD_COUNT)};
+                    } while (plan_unit_fault(&g->unit[u], &plan.unit[u]));
                 plan.update_after_bp = round % 4 == 0;
                 plan.gradient_window_bytes = round % 3 == 0 ? largest_grad_bytes(g) : 0;
                 int64_t t;

@@ -306,7 +306,7 @@ static void never_better_than_all_modes(void **state)
                     assert_int_equal(plan_time(&d, g, p, &plan, NULL, &t), ST_OK);
                     best = t < best ? t : best;
                     worst = t > worst ? t : worst;
-                    for (k = 0; k < n && ++at[k] == MODE_COUNT; k++)
+                    for (k = 0; k < n && ++at[k] == MODE_DFGB + 1; k++)
                         at[k] = 0;
                 } while (k < n);
                 assert_true(best <= mine);

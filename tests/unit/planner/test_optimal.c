@@ -121,7 +121,7 @@ static void model_is_the_timeline(void **state)
             Plan *plan = random_plan(a, &rng, g);
             plan->clip = domain.clip;
             plan->update_after_bp = false;
-            plan->gradient_window_bytes = 0;
+            plan->gradient_window_bytes = plan->load_window_bytes = 0;
             StepList *s;
             Timeline line;
             assert_int_equal(steps_build(&d, a, g, plan, &s), ST_OK);
@@ -160,8 +160,12 @@ static bool next_plan(const Graph *g, bool modes_only, UnitPlan *unit)
             if (unit[u].grad == ON_HOST)
                 return true;
         }
-        unit[u].first_gpu_use = (unit[u].first_gpu_use + 1) % (g->unit[u].n_use + 1);
-        if (unit[u].first_gpu_use != 0)
+        do { /* places and holds, but for those that no unit can have together */
+            unit[u].hold = (Hold)((unit[u].hold + 1) % HOLD_COUNT);
+            if (unit[u].hold == HOLD_STEP)
+                unit[u].first_gpu_use = (unit[u].first_gpu_use + 1) % (g->unit[u].n_use + 1);
+        } while (plan_unit_fault(&g->unit[u], &unit[u]));
+        if (unit[u].first_gpu_use != 0 || unit[u].hold != HOLD_STEP)
             return true;
     }
     return false;

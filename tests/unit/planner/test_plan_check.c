@@ -391,7 +391,7 @@ static void test_promises(void **state)
 {
     (void)state;
     uint64_t rng = 14;
-    int after = 0, window = 0;
+    int after = 0, window = 0, reload = 0;
     for (int round = 0; round < 40; round++) {
         Case c;
         Diag d;
@@ -414,9 +414,20 @@ static void test_promises(void **state)
             }
             c.plan->gradient_window_bytes = 0;
         }
+        bool twice = false;
+        for (int u = 0; u < c.g->n_unit; u++)
+            twice = twice || c.plan->unit[u].hold == HOLD_RELOAD;
+        if (c.plan->load_window_bytes == 0 && twice) {
+            c.plan->load_window_bytes = 1;
+            if (verify(&c, &d) != ST_OK) {
+                assert_non_null(strstr(d.message, "window"));
+                reload++;
+            }
+            c.plan->load_window_bytes = 0;
+        }
         arena_close(c.a);
     }
-    assert_true(after > 5 && window > 5);
+    assert_true(after > 5 && window > 5 && reload > 5);
 }
 
 int main(void)

@@ -67,11 +67,12 @@ static void test_program_order(void **state)
         assert_int_equal(node, g->node.count);
         for (int u = 0; u < g->n_unit; u++) {
             const UnitPlan *up = &plan->unit[u];
-            bool loaded = up->first_gpu_use<g->unit[u].n_use, trainable = g->unit[u].grad_bytes> 0;
-            int load = find_step(s, STEP_LOAD, u), store = find_step(s, STEP_STORE, u),
+            int loads = up->first_gpu_use < g->unit[u].n_use ? 1 + (up->hold == HOLD_RELOAD) : 0, first[3] = {-1, -1, -1};
+            bool trainable = g->unit[u].grad_bytes > 0;
+            int store = find_step(s, STEP_STORE, u),
                 adamw = find_step(s, STEP_ADAMW, u);
-            int sqnorm = find_step(s, STEP_SQNORM, u), first = -1, last_write = -1;
-            assert_int_equal(count_steps(s, STEP_LOAD, u), loaded);
+            int sqnorm = find_step(s, STEP_SQNORM, u), last_write = -1;
+            assert_int_equal(count_steps(s, STEP_LOAD, u), loads);
             assert_int_equal(count_steps(s, STEP_STORE, u), trainable && up->grad == ON_GPU);
             assert_int_equal(count_steps(s, STEP_SQNORM, u), trainable);
             assert_int_equal(count_steps(s, STEP_ADAMW, u), trainable);
@@ -79,11 +80,15 @@ static void test_program_order(void **state)
                 const Node *n = s->step[i].kind == STEP_KERNEL ? &g->node.at[s->step[i].node] : NULL;
                 for (int k = 0; n && k < FERRY_MAX_ARGS; k++) {
                     if (k >= node_n_out(n) && unit_of_arg(g, n, k, TENSOR_PARAM) == u) {
-                        bool gpu = use_index(g, n, u) >= up->first_gpu_use;
+                        static const BufferKind kind[] = {BUFFER_MASTER, BUFFER_PARAM, BUFFER_PARAM_BP};
+                        int copy = plan_copy(&g->unit[u], up, use_index(g, n, u));
+                        assert_int_equal(copy > 0, use_index(g, n, u) >= up->first_gpu_use);
+                        if (up->hold == HOLD_RELOAD && copy > 0)
+                            assert_int_equal(copy == 2, n->phase == PHASE_BP);
                         const Buffer *b = &s->buffer[steps_arg_buffer(s, n, k)];
-                        assert_int_equal(b->kind, gpu ? BUFFER_PARAM : BUFFER_MASTER);
+                        assert_int_equal(b->kind, kind[copy]);
                         assert_int_equal(g->param[b->param].tensor, g->tensor.at[n->arg[k]].root);
-                        first = gpu && first < 0 ? i : first;
+                        first[copy] = first[copy] < 0 ? i : first[copy];
                     }
                     if (k < node_n_out(n) && unit_of_arg(g, n, k, TENSOR_GRADIENT) == u) {
                         const Buffer *b = &s->buffer[steps_arg_buffer(s, n, k)];
@@ -92,11 +97,12 @@ static void test_program_order(void **state)
                     }
                 }
             }
-            if (loaded) { /* just before the first kernel that it serves, but for other loads of that kernel */
-                assert_true(load < first);
-                for (int i = load; i < first; i++)
-                    assert_int_equal(s->step[i].kind, STEP_LOAD);
-            }
+            for (int i = 0; i < s->n_step; i++) /* just before the first kernel that it serves, but for other loads */
+                if (s->step[i].kind == STEP_LOAD && s->step[i].unit == u) {
+                    assert_true(i < first[s->step[i].copy]);
+                    for (int k = i; k < first[s->step[i].copy]; k++)
+                        assert_int_equal(s->step[k].kind, STEP_LOAD);
+                }
             if (!trainable)
                 continue;
             if (up->grad == ON_GPU) {
@@ -150,7 +156,7 @@ static void test_waits_are_the_reduction(void **state)
         Profile *p;
         synthetic_make_shape(a, shape, &g, &p);
         Plan *plan = random_plan(a, &rng, g);
-        plan->gradient_window_bytes = 0;
+        plan->gradient_window_bytes = plan->load_window_bytes = 0;
         plan->update_after_bp = false;
         StepList *s;
         assert_int_equal(steps_build(&d, a, g, plan, &s), ST_OK);
@@ -255,6 +261,58 @@ static void test_window(void **state)
         arena_close(a);
     }
     assert_true(held > 100);
+}
+
+/* Bytes of copies between their load and their last use never pass the window, but for those that are too large alone
+ * or that the program needs longer. */
+static void test_load_window(void **state)
+{
+    (void)state;
+    uint64_t rng = 190;
+    int held = 0;
+    for (int round = 0; round < ROUNDS / 4; round++) {
+        Arena *a = arena_open();
+        Diag d = {0};
+        Graph *g;
+        Profile *p;
+        small_graph(a, &rng, &g, &p);
+        Plan *plan = random_plan(a, &rng, g);
+        for (int u = 0; u < g->n_unit; u++)
+            if (round % 2 == 0)
+                plan_set_mode(&g->unit[u], MODE_RELOAD, &plan->unit[u]);
+        plan->gradient_window_bytes = 0;
+        plan->load_window_bytes = 20000 + random_below(&rng, 100000);
+        StepList *s;
+        assert_int_equal(steps_build(&d, a, g, plan, &s), ST_OK);
+        Closure c = closure_of_waits(a, s, 3, -1, 0);
+        for (int i = 0; i < s->n_step; i++) {
+            const Step *load = &s->step[i];
+            if (load->kind != STEP_LOAD || plan->unit[load->unit].hold != HOLD_RELOAD)
+                continue;
+            int64_t open = 0, stuck = g->unit[load->unit].bytes;
+            for (int k = 0; k < 3 * s->n_step && k <= 2 * s->n_step + i; k++) {
+                const Step *other = &s->step[k % s->n_step];
+                if (other->kind != STEP_LOAD || plan->unit[other->unit].hold != HOLD_RELOAD)
+                    continue;
+                int last = -1; /* the last kernel that reads what `other` wrote */
+                for (int m = 0; m < s->n_step; m++)
+                    for (int x = 0; x < s->step[m].n_access; x++)
+                        if (s->step[m].kind == STEP_KERNEL && s->step[m].access[x].buffer == other->access[1].buffer)
+                            last = m;
+                last += k / s->n_step * s->n_step;
+                if (last < 2 * s->n_step + i && closure_has(&c, last, 2 * s->n_step + i)) {
+                    held++;
+                    continue;
+                }
+                open += g->unit[other->unit].bytes;
+                if (k < 2 * s->n_step + i && last > 2 * s->n_step + i)
+                    stuck += g->unit[other->unit].bytes;
+            }
+            assert_true(open <= plan->load_window_bytes || open == stuck);
+        }
+        arena_close(a);
+    }
+    assert_true(held > 500);
 }
 
 /* Kernel times add up to the profile's, wherever parameters and gradients are. */
@@ -481,6 +539,7 @@ int main(void)
         cmocka_unit_test(test_waits_are_the_reduction),
         cmocka_unit_test(test_updates_after_bp),
         cmocka_unit_test(test_window),
+        cmocka_unit_test(test_load_window),
         cmocka_unit_test(test_times),
         cmocka_unit_test(test_interpolation),
         cmocka_unit_test(test_text_and_buffers),
