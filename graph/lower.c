@@ -41,6 +41,12 @@ bool lower_is_used(const Lowering *l, const ModelNode *n, int i)
     return i < n->n_out && n->out[i] >= 0 && l->n_use[n->out[i]] > 0;
 }
 
+/* A floating input that says how much, not what: the sizes of a Resize, the share of a Dropout. */
+static bool is_setting(const char *op, int k)
+{
+    return k > 0 && (strcmp(op, "Resize") == 0 || strcmp(op, "Upsample") == 0 || strcmp(op, "Dropout") == 0);
+}
+
 /* Marks values from which a path of floating values leads to an output without passing Sin or Cos. What only feeds a
  * rotary embedding's angles is a table, not something to train. */
 static void mark_trainable_paths(const Model *m, bool *leads)
@@ -55,7 +61,7 @@ static void mark_trainable_paths(const Model *m, bool *leads)
         for (int k = 0; k < n->n_out; k++)
             any |= n->out[k] >= 0 && leads[n->out[k]] && dtype_is_float(m->value.at[n->out[k]].dtype);
         for (int k = 0; k < n->n_in && any; k++)
-            if (n->in[k] >= 0 && dtype_is_float(m->value.at[n->in[k]].dtype))
+            if (n->in[k] >= 0 && dtype_is_float(m->value.at[n->in[k]].dtype) && !is_setting(n->op, k))
                 leads[n->in[k]] = true;
     }
 }

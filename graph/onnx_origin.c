@@ -66,8 +66,12 @@ static Status take_signature(Import *im, const char *text)
         char *name = arena_printf(im->m->arena, "%.*s", (int)(end - at < 1000 ? end - at : 1000), at);
         if (!name)
             return diag_oom(im->d);
-        if (is_initializer(im->m, value_find(im, name)))
+        int value = value_find(im, name);
+        if (is_initializer(im->m, value)) { /* under its own name, though other values may have been multiplied into it */
+            im->m->value.at[value].origin = ORIGIN_PARAMETER;
+            o->known = true;
             continue;
+        }
         o->missing++;
         o->missing_name = o->missing_name ? o->missing_name : name;
     }
@@ -206,9 +210,9 @@ Status import_origins(Import *im)
 {
     Model *m = im->m;
     TRY(read_kinds(im));
+    TRY(read_signature(im));
     if (!m->origins.known)
         return ST_OK;
-    TRY(read_signature(im));
     unsigned char *reads = base_alloc((size_t)m->value.count);
     if (!reads)
         return diag_oom(im->d);

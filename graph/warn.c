@@ -146,6 +146,35 @@ static Status note_tables(Diag *d, const Graph *g)
     return ST_OK;
 }
 
+static const char *param_name(const Graph *g, int tensor)
+{
+    int p = param_of(g, tensor);
+    return p >= 0 ? g->param[p].name : "";
+}
+
+/* In evaluation mode exporters multiply a batch normalization into the convolution before it: its weights and bias are then
+ * results of theirs. */
+static void warn_folded_norm(Diag *d, const Graph *g)
+{
+    static const char result[] = "onnx::Conv_", mark[] = "_bias";
+    int folded = 0;
+    for (int i = 0; i < g->n_forward; i++) {
+        const Node *n = &g->node.at[i];
+        if (n->call.op != FERRY_OP_CONV)
+            continue;
+        const char *weight = param_name(g, n->arg[2]), *bias = param_name(g, n->arg[3]);
+        size_t length = strlen(weight);
+        folded += (strncmp(weight, result, sizeof result - 1) == 0 && strncmp(bias, result, sizeof result - 1) == 0) ||
+                  (length > 0 && strncmp(bias, weight, length) == 0 && strcmp(bias + length, mark) == 0);
+    }
+    if (folded > 0)
+        diag_warn(d,
+                  "%s: %d convolutions have weights and a bias that the exporter computed, as it does when it folds "
+                  "BatchNormalization in evaluation mode: these are trained, not the original parameters; export with "
+                  "dynamo=False, training=torch.onnx.TrainingMode.TRAINING and do_constant_folding=False to have both",
+                  g->model->path, folded);
+}
+
 /* What the exporter computed ahead of time, and the parameters that went into it. */
 static void warn_computed(Diag *d, const Model *m)
 {
@@ -168,6 +197,8 @@ static void warn_computed(Diag *d, const Model *m)
 Status graph_warn(Diag *d, const Graph *g)
 {
     warn_computed(d, g->model);
+    if (!g->model->origins.known)
+        warn_folded_norm(d, g);
     warn_dropout(d, g->model);
     warn_batchnorm(d, g->model);
     warn_untied(d, g);

@@ -37,3 +37,14 @@ done
 expect 2 'which model' ferryc inspect
 expect 2 'one too many' ferryc inspect "$gpt2" "$gpt2"
 expect 2 'nowhere' ferryc inspect nowhere.onnx
+
+# What a file does not show is said once, by the command that reads the model first, with what changes it.
+said() { # MODEL PATTERN OPTIONS...: on standard error of profile
+    local model=$1 pattern=$2
+    shift 2
+    expect 0 "$pattern" ferryc profile "$models/$model.onnx" --device "model:$FERRY_SOURCE/tests/data/mixed-device.yaml" "$@"
+}
+said resnet/ts '6 convolutions .*folds BatchNormalization.*TrainingMode\.TRAINING' --loss cross_entropy --dim batch=4
+said resnet/dynamo '6 convolutions .*folds BatchNormalization' --loss cross_entropy --dim batch=4
+said gpt2/ts 'has no Dropout.*TrainingMode\.TRAINING' --loss cross_entropy "${dims[@]}"
+said llama/dynamo 'only give angles to Sin and Cos' --loss cross_entropy "${dims[@]}"
