@@ -131,6 +131,33 @@ static void add_window(Text *t, const ferry_kernel *k)
     text_add(t, "}");
 }
 
+static const char *dtype_enum(const Emitter *e, ferry_dtype t);
+
+/* The shape as a compound literal; what is 0 is left out. */
+static void add_attention(Text *t, const Emitter *e, const ferry_kernel *k, bool masked)
+{
+    static const char *const part[4] = {"FERRY_Q", "FERRY_K", "FERRY_V", "FERRY_Y"};
+    const ferry_attention_shape *a = &k->attention;
+    text_add(t, "&(ferry_attention_shape){.batch = %" PRId64 ", .heads = %" PRId64 ", .kv_heads = %" PRId64, a->batch,
+             a->heads, a->kv_heads);
+    text_add(t, ", .rows = %" PRId64 ", .columns = %" PRId64 ", .size = %" PRId64 ", .value_size = %" PRId64, a->rows,
+             a->columns, a->size, a->value_size);
+    text_add(t, ", .scale = %.17g", a->scale);
+    if (a->causal)
+        text_add(t, ", .causal = true, .past = %" PRId64, a->past);
+    for (int i = 0; i < 4; i++) {
+        if (a->offset[i] != 0)
+            text_add(t, ", .offset[%s] = %" PRId64, part[i], a->offset[i]);
+        text_add(t, ", .stride[%s] = {%" PRId64 ", %" PRId64 ", %" PRId64 "}", part[i], a->stride[i][0], a->stride[i][1],
+                 a->stride[i][2]);
+    }
+    if (masked) {
+        text_add(t, ", .mask_type = %s", dtype_enum(e, a->mask_type));
+        add_axes(t, "mask_stride", 4, a->mask_stride);
+    }
+    text_add(t, "}");
+}
+
 static void add_shape(Text *t, const Graph *g, int tensor)
 {
     const Tensor *x = &g->tensor.at[tensor];
@@ -140,7 +167,6 @@ static void add_shape(Text *t, const Graph *g, int tensor)
     text_add(t, "]");
 }
 
-/* A comment may not end early: ONNX names can hold anything. */
 static const char *dtype_enum(const Emitter *e, ferry_dtype t)
 {
     if (t == e->graph->precision)
@@ -178,6 +204,7 @@ static const char *dtype_enum(const Emitter *e, ferry_dtype t)
     return "FERRY_DTYPE_COUNT";
 }
 
+/* A comment may not end early: ONNX names can hold anything. */
 static void add_comment(const Call *c)
 {
     Text *t = &c->e->text;
@@ -351,6 +378,12 @@ static Status emit_call(Emitter *e, const Step *step)
         for (int i = 0; i < 6; i++)
             text_add(t, "%s, ", argument(&c, i));
         text_add(t, "%" PRId64 ", %" PRId64 ", %s", k->m, k->n, flags(&c));
+        break;
+    case FERRY_OP_ATTENTION:
+    case FERRY_OP_ATTENTION_GRAD:
+        for (int i = 0; i < info->n_out + info->n_in; i++)
+            text_add(t, "%s, ", argument(&c, i));
+        add_attention(t, e, k, n->arg[info->n_out + info->n_in - 1] >= 0);
         break;
     case FERRY_OP_EMBEDDING:
         text_add(t, "%s, %s, ", argument(&c, 0), argument(&c, 1));

@@ -24,10 +24,48 @@ bool fuse_number(const Graph *g, int tensor, double *out);
 /* The other operand of a binary node of which one is a number; -1 when none is. *first: the number comes first. */
 int fuse_operand(const Graph *g, const Node *n, double *number, bool *first);
 
+/* ---- strided reading (fuse_access.c) ---- */
+
+/* How a kernel walks over the bytes of a root: pieces from the outermost to the innermost, each with a tag that says of
+ * which of the kernel's axes it is a part. One axis may be in several pieces. Pieces of size 1 are left out. */
+typedef struct Piece {
+    int tag;
+    int64_t size, stride;
+} Piece;
+enum { MOST_PIECES = 12 };
+typedef struct Access {
+    int root;
+    int64_t offset;
+    int count;
+    Piece piece[MOST_PIECES];
+} Access;
+
+/* False: no room. */
+bool access_add(Access *a, int tag, int64_t size, int64_t stride);
+/* The walk over the other side (1 - side) of a copy whose side (0: y, 1: x) `a` walks over. False: `a` does not visit each
+ * element of that side once, or the result is no walk with fixed steps. */
+bool access_through(const Graph *g, const Node *copy, int side, const Access *a, Access *out);
+/* Gives the innermost `size` elements of tag `from` the tag `to`. */
+bool access_take(Access *a, int from, int to, int64_t size);
+/* The pieces of one tag, from the outermost to the innermost, as one: false when their steps differ. Size 1 when there are
+ * none. */
+bool access_axis(const Access *a, int tag, int64_t *size, int64_t *stride);
+/* Splits the pieces of a tag of several accesses so that all have the same sizes: false when they do not divide. */
+bool access_align(Access *const *a, int count, int tag);
+/* Elements that are visited, repeated visits (steps of 0) left out. */
+int64_t access_elements(const Access *a);
+/* The visited elements as runs [offset, offset + *width) of each row of *pitch elements, for all rows of the root. */
+bool access_rows(const Graph *g, const Access *a, int64_t *pitch, int64_t *width);
+
+/* ---- the passes ---- */
+
 /* needs: pruned forward nodes   fills: UNARY nodes of GELU, GELU_TANH, SILU   keeps: node and tensor indices
  * spoils: nodes without a reader are left */
 Status graph_fuse_activations(Diag *d, Graph *g);
 /* The same for LAYERNORM nodes, with a mean or without (RMS normalization). */
 Status graph_fuse_norms(Diag *d, Graph *g);
+/* The same for ATTENTION nodes: no product of rows and columns is kept. Transposes and slices of q, k, v and y vanish where
+ * the kernel can walk over what they read. */
+Status graph_fuse_attention(Diag *d, Graph *g);
 
 #endif

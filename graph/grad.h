@@ -81,6 +81,9 @@ Status grad_layernorm(Autodiff *a, const Node *n);
 Status grad_embedding(Autodiff *a, const Node *n);
 Status grad_xent(Autodiff *a, const Node *n);
 
+/* grad_attention.c */
+Status grad_attention(Autodiff *a, const Node *n);
+
 /* grad_index.c */
 Status grad_dropout(Autodiff *a, const Node *n);
 Status grad_scatter_rows(Autodiff *a, const Node *n);

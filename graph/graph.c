@@ -241,6 +241,8 @@ static Status fuse(Diag *d, const ModelOptions *options, Graph *g)
     TRY(graph_fuse_activations(d, g));
     TRY(graph_fuse_norms(d, g));
     TRY(graph_prune(d, g));
+    TRY(graph_fuse_attention(d, g));
+    TRY(graph_prune(d, g));
     return after(d, options, g, "fuse");
 }
 

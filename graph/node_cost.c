@@ -47,6 +47,12 @@ int64_t node_cost(const Graph *g, const Node *n)
         for (int i = 0; i < c->rank && c->op == FERRY_OP_MATMUL; i++)
             flops *= (double)c->dim[i];
         break;
+    case FERRY_OP_ATTENTION: /* two products of each score, and five in the gradient, two of which it repeats */
+    case FERRY_OP_ATTENTION_GRAD:
+        flops = (c->op == FERRY_OP_ATTENTION ? 4.0 : 14.0) * (double)c->attention.batch * (double)c->attention.heads *
+                (double)c->attention.rows * (double)c->attention.columns * (double)c->attention.size *
+                (c->attention.causal ? 0.5 : 1);
+        break;
     case FERRY_OP_SOFTMAX:
     case FERRY_OP_XENT:
     case FERRY_OP_XENT_GRAD:

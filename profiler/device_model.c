@@ -90,6 +90,13 @@ static int64_t kernel_flops(const ferry_kernel *k, WorkClass *class)
     case FERRY_OP_LAYERNORM_DX:
     case FERRY_OP_LAYERNORM_DP:
         return product((int64_t[]){COSTLY, k->m, k->n}, 3);
+    case FERRY_OP_ATTENTION: /* two products, and seven in the gradient, which computes the scores twice */
+    case FERRY_OP_ATTENTION_GRAD: {
+        const ferry_attention_shape *a = &k->attention;
+        int64_t each = product((int64_t[]){a->batch, a->heads, a->rows, a->columns}, 4);
+        *class = WORK_BATCHED;
+        return product((int64_t[]){k->op == FERRY_OP_ATTENTION ? 2 : 7, each / (a->causal ? 2 : 1), a->size + a->value_size}, 3);
+    }
     case FERRY_OP_EMBEDDING:
     case FERRY_OP_EMBEDDING_GRAD:
         return product((int64_t[]){k->m, k->n}, 2);

@@ -124,7 +124,7 @@ ferry_status ferry_copy_d2h(ferry_stream *s, void *dst, const void *src, int64_t
 /* A kernel call as data: what the compiler makes of a node, and what a backend runs. The emitted schedule uses the named
  * functions below, which fill one of these. Pointers may point to device memory or to pinned host memory (DHA): a kernel
  * does not care. Matrices are row-major and dense. `accumulate`: the output is added to instead of written. */
-enum { FERRY_MAX_RANK = 8, FERRY_MAX_ARGS = 8 };
+enum { FERRY_MAX_RANK = 8, FERRY_MAX_ARGS = 10 };
 
 typedef enum ferry_op {
 #define OP(ID, name, outs, ins) FERRY_OP_##ID,
@@ -169,6 +169,22 @@ typedef struct ferry_window {
     bool count_pad;        /* AVGPOOL: padding counts in the mean */
 } ferry_window;
 
+/* Geometry of ATTENTION*. Arrays by ferry_attention_part: the first element of each part and its steps, in elements, from
+ * batch to batch, head to head and row to row; the elements of a head are neighbours. The parts may lie anywhere: in one
+ * array, head beside head, transposed. */
+typedef enum ferry_attention_part { FERRY_Q, FERRY_K, FERRY_V, FERRY_Y } ferry_attention_part;
+typedef struct ferry_attention_shape {
+    int64_t batch, heads, kv_heads; /* heads / kv_heads heads of q in a row share one of k and v */
+    int64_t rows, columns;          /* of q and y; of k and v */
+    int64_t size, value_size;       /* of a head of q and k; of v and y */
+    double scale;
+    bool causal; /* row i sees the columns j <= i + past only */
+    int64_t past;
+    ferry_dtype mask_type; /* FERRY_BOOL: true where a column is seen; else the kernel's type: added to the scores */
+    int64_t offset[4], stride[4][3];
+    int64_t mask_stride[4]; /* of batch, head, row and column; 0 broadcasts */
+} ferry_attention_shape;
+
 typedef struct ferry_kernel {
     ferry_op op;
     ferry_fn fn;
@@ -189,6 +205,7 @@ typedef struct ferry_kernel {
     uint64_t seed;                          /* DROPOUT: of the run */
     int64_t step, salt;                     /* DROPOUT: number of the training step; tells nodes apart */
     ferry_window window;                    /* CONV*, *POOL* */
+    ferry_attention_shape attention;        /* ATTENTION* */
     void *arg[FERRY_MAX_ARGS];              /* outputs, then inputs, in the order of ferry_ops.def; NULL = absent */
 } ferry_kernel;
 
@@ -249,6 +266,11 @@ ferry_status ferry_layernorm_dx(ferry_stream *s, ferry_dtype t, void *dx, const 
                                 const void *rstd, const void *scale, int64_t m, int64_t n);
 ferry_status ferry_layernorm_dp(ferry_stream *s, ferry_dtype t, void *dscale, void *dbias, const void *dy, const void *x,
                                 const void *mean, const void *rstd, int64_t m, int64_t n, unsigned flags);
+ferry_status ferry_attention(ferry_stream *s, ferry_dtype t, void *y, void *lse, const void *q, const void *k,
+                             const void *v, const void *mask, const ferry_attention_shape *shape);
+ferry_status ferry_attention_grad(ferry_stream *s, ferry_dtype t, void *dq, void *dk, void *dv, const void *dy,
+                                  const void *q, const void *k, const void *v, const void *y, const void *lse,
+                                  const void *mask, const ferry_attention_shape *shape);
 ferry_status ferry_embedding(ferry_stream *s, ferry_dtype t, void *y, const void *table, ferry_dtype id_type,
                              const void *ids, int64_t m, int64_t k, int64_t n);
 ferry_status ferry_embedding_grad(ferry_stream *s, ferry_dtype t, void *dtable, const void *dy, ferry_dtype id_type,

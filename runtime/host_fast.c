@@ -2,6 +2,7 @@
 #include "runtime/both.h"
 #include "runtime/host.h"
 #include "runtime/window.h"
+#include "runtime/attention.h"
 
 #include <cblas.h>
 #include <math.h>
@@ -9,7 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { LANES = 8, COLUMNS = 64 };
+/* ATTENTION_ROWS: rows of scores that are there at once. */
+enum { LANES = 8, COLUMNS = 64, ATTENTION_ROWS = 64 };
 
 /* Most memory that a convolution makes its blocks in. */
 enum { CONV_SCRATCH_BYTES = 4 << 20 };
@@ -73,6 +75,7 @@ static ferry_status id_lists_open(const ferry_kernel *k, const void *ids, id_lis
 #define GEMM    cblas_sgemm
 #include "runtime/host_scalar.inc"
 #include "runtime/host_rows.inc"
+#include "runtime/host_attention.inc"
 #include "runtime/host_conv.inc"
 #include "runtime/host_fast.inc"
 #undef T
@@ -86,6 +89,7 @@ static ferry_status id_lists_open(const ferry_kernel *k, const void *ids, id_lis
 #define GEMM    cblas_dgemm
 #include "runtime/host_scalar.inc"
 #include "runtime/host_rows.inc"
+#include "runtime/host_attention.inc"
 #include "runtime/host_conv.inc"
 #include "runtime/host_fast.inc"
 #undef T

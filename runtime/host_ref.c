@@ -2,6 +2,7 @@
 #include "runtime/both.h"
 #include "runtime/host.h"
 #include "runtime/random.h"
+#include "runtime/attention.h"
 
 #include "runtime/window.h"
 
@@ -14,6 +15,7 @@
 #include "runtime/host_scalar.inc"
 #include "runtime/host_index.inc"
 #include "runtime/host_window_ref.inc"
+#include "runtime/host_attention_ref.inc"
 #include "runtime/host_ref.inc"
 #undef T
 #undef F
@@ -25,6 +27,7 @@
 #include "runtime/host_scalar.inc"
 #include "runtime/host_index.inc"
 #include "runtime/host_window_ref.inc"
+#include "runtime/host_attention_ref.inc"
 #include "runtime/host_ref.inc"
 #undef T
 #undef F

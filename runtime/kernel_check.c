@@ -113,6 +113,10 @@ ferry_dtype ferry_kernel_arg_dtype(const ferry_kernel *c, int arg)
         return arg == 3 || arg == 4 ? statistic_dtype(c) : c->dtype;
     case FERRY_OP_LAYERNORM_DP:
         return arg == 4 || arg == 5 ? statistic_dtype(c) : c->dtype;
+    case FERRY_OP_ATTENTION:
+        return arg == 1 ? statistic_dtype(c) : arg == 5 ? c->attention.mask_type : c->dtype;
+    case FERRY_OP_ATTENTION_GRAD:
+        return arg == 8 ? statistic_dtype(c) : arg == 9 ? c->attention.mask_type : c->dtype;
     case FERRY_OP_BINARY:
         return arg == 0 && is_comparison(c->fn) ? FERRY_BOOL : c->dtype;
     case FERRY_OP_WHERE:
@@ -197,6 +201,22 @@ static bool strided(int rank, const int64_t *dim, const int64_t *stride, int64_t
         }
     }
     return low >= 0 && ferryi_add(high, block, out);
+}
+
+/* Elements of a part of an attention, of its statistics (part -1) or of its mask (part -2). */
+static bool attention_part(const ferry_attention_shape *a, int part, int64_t *out)
+{
+    const int64_t mask[4] = {a->batch, a->heads, a->rows, a->columns};
+    if (part == -1) {
+        return product(3, mask, 0, out);
+    }
+    if (part == -2) {
+        return strided(4, mask, a->mask_stride, 0, 1, out);
+    }
+    bool of_rows = part == FERRY_Q || part == FERRY_Y;
+    const int64_t dim[3] = {a->batch, of_rows ? a->heads : a->kv_heads, of_rows ? a->rows : a->columns};
+    int64_t size = part == FERRY_V || part == FERRY_Y ? a->value_size : a->size;
+    return size >= 0 && strided(3, dim, a->stride[part], a->offset[part], size, out);
 }
 
 static bool is_window_op(ferry_op op)
@@ -285,6 +305,12 @@ static bool arg_elements(const ferry_kernel *c, int arg, int64_t *out)
     case FERRY_OP_LAYERNORM_DP: /* dscale, dbias; dy, x, mean, rstd */
         *out = arg >= 4 ? c->m : c->n;
         return arg == 2 || arg == 3 ? ferryi_mul(c->m, c->n, out) : c->m >= 0 && c->n >= 0;
+    case FERRY_OP_ATTENTION: /* y, lse; q, k, v, mask */
+        return attention_part(&c->attention, (int[]){FERRY_Y, -1, FERRY_Q, FERRY_K, FERRY_V, -2}[arg], out);
+    case FERRY_OP_ATTENTION_GRAD: /* dq, dk, dv; dy, q, k, v, y, lse, mask */
+        return attention_part(
+            &c->attention,
+            (int[]){FERRY_Q, FERRY_K, FERRY_V, FERRY_Y, FERRY_Q, FERRY_K, FERRY_V, FERRY_Y, -1, -2}[arg], out);
     case FERRY_OP_EMBEDDING:
     case FERRY_OP_EMBEDDING_GRAD: /* y[m,n]; table[k,n], ids[m] or dtable[k,n]; dy[m,n], ids[m] */
         *out =
@@ -509,6 +535,10 @@ static bool is_optional(const ferry_kernel *c, int arg)
         return arg == 1 || arg == 4;
     case FERRY_OP_XENT_GRAD:
         return arg == 5;
+    case FERRY_OP_ATTENTION:
+        return arg == 5;
+    case FERRY_OP_ATTENTION_GRAD:
+        return arg <= 2 || arg == 9;
     case FERRY_OP_SCATTER_GRAD:
         return arg == 1 || (arg >= 3 && arg <= 5 && (c->fn == FERRY_FN_NONE || c->fn == FERRY_ADD));
     case FERRY_OP_UNARY_GRAD: {
@@ -557,6 +587,20 @@ static const char *check_window(const ferry_kernel *c)
     return NULL;
 }
 
+static const char *check_attention(const ferry_kernel *c)
+{
+    const ferry_attention_shape *a = &c->attention;
+    bool masked = c->arg[c->op == FERRY_OP_ATTENTION ? 5 : 9] != NULL;
+    if (a->heads < 0 || a->kv_heads < 1 || a->heads % a->kv_heads != 0) {
+        return "the heads of k do not divide those of q";
+    }
+    if (a->past < 0 || a->past > INT64_MAX / 2) {
+        return "the columns before the first row are wrong";
+    }
+    return masked && a->mask_type != FERRY_BOOL && a->mask_type != c->dtype ? "the mask's type is neither bool nor its own"
+                                                                            : NULL;
+}
+
 static ferry_status check_args(const ferry_kernel *c)
 {
     const ferry_op_info *info = &op_table[c->op];
@@ -598,6 +642,9 @@ ferry_status ferryi_kernel_check(const ferry_kernel *c)
     }
     if (what == NULL && is_window_op(c->op)) {
         what = check_window(c);
+    }
+    if (what == NULL && (c->op == FERRY_OP_ATTENTION || c->op == FERRY_OP_ATTENTION_GRAD)) {
+        what = check_attention(c);
     }
     if (what == NULL && c->op == FERRY_OP_DROPOUT && !(c->alpha >= 0 && c->alpha <= 1)) {
         what = "the share that is dropped must be 0 to 1";

@@ -284,6 +284,36 @@ ferry_status ferry_layernorm_dp(ferry_stream *s, ferry_dtype t, void *dscale, vo
     return ferry_launch(s, &c);
 }
 
+ferry_status ferry_attention(ferry_stream *s, ferry_dtype t, void *y, void *lse, const void *q, const void *k,
+                             const void *v, const void *mask, const ferry_attention_shape *shape)
+{
+    ferry_kernel c = start(FERRY_OP_ATTENTION, t, 0);
+    c.attention = *shape;
+    c.arg[0] = y;
+    c.arg[1] = lse;
+    c.arg[2] = in(q);
+    c.arg[3] = in(k);
+    c.arg[4] = in(v);
+    c.arg[5] = in(mask);
+    return ferry_launch(s, &c);
+}
+
+ferry_status ferry_attention_grad(ferry_stream *s, ferry_dtype t, void *dq, void *dk, void *dv, const void *dy,
+                                  const void *q, const void *k, const void *v, const void *y, const void *lse,
+                                  const void *mask, const ferry_attention_shape *shape)
+{
+    ferry_kernel c = start(FERRY_OP_ATTENTION_GRAD, t, 0);
+    c.attention = *shape;
+    const void *inputs[] = {dy, q, k, v, y, lse, mask};
+    c.arg[0] = dq;
+    c.arg[1] = dk;
+    c.arg[2] = dv;
+    for (int i = 0; i < 7; i++) {
+        c.arg[3 + i] = in(inputs[i]);
+    }
+    return ferry_launch(s, &c);
+}
+
 /* ---- ids and labels --------------------------------------------------------------------------------------------- */
 
 ferry_status ferry_embedding(ferry_stream *s, ferry_dtype t, void *y, const void *table, ferry_dtype id_type,

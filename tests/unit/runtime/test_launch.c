@@ -322,6 +322,10 @@ static ferry_status call_by_name(const ferry_kernel *k)
         return ferry_layernorm_dx(stream, t, a[0], a[1], a[2], a[3], a[4], a[5], k->m, k->n);
     case FERRY_OP_LAYERNORM_DP:
         return ferry_layernorm_dp(stream, t, a[0], a[1], a[2], a[3], a[4], a[5], k->m, k->n, flags);
+    case FERRY_OP_ATTENTION:
+        return ferry_attention(stream, t, a[0], a[1], a[2], a[3], a[4], a[5], &k->attention);
+    case FERRY_OP_ATTENTION_GRAD:
+        return ferry_attention_grad(stream, t, a[0], a[1], a[2], a[3], a[4], a[5], a[6], a[7], a[8], a[9], &k->attention);
     case FERRY_OP_EMBEDDING:
         return ferry_embedding(stream, t, a[0], a[1], k->dtype2, a[2], k->m, k->k, k->n);
     case FERRY_OP_EMBEDDING_GRAD:
@@ -443,6 +447,16 @@ static void test_named_calls(void **state)
             k.m = 2;
             k.stride[2][0] = k.stride[2][1] = 4;
             ids = 1;
+        }
+        if (op == FERRY_OP_ATTENTION || op == FERRY_OP_ATTENTION_GRAD) {
+            k.attention = (ferry_attention_shape){.batch = 1, .heads = 2, .kv_heads = 1, .rows = 3, .columns = 4, .size = 2,
+                                                  .value_size = 2, .scale = 0.5, .causal = true, .past = 1,
+                                                  .mask_type = FERRY_F64, .mask_stride = {0, 0, 4, 1}};
+            for (int i = 0; i < 4; i++) {
+                k.attention.offset[i] = i;
+                k.attention.stride[i][1] = 2;
+                k.attention.stride[i][2] = 4;
+            }
         }
         k.reverse = op == FERRY_OP_TOPK;
         ferry_kernel named = k;
