@@ -66,6 +66,10 @@ int ferryi_cuda_xent(const ferryi_cuda_call *c, const ferry_kernel *k);
 int ferryi_cuda_xent_grad(const ferryi_cuda_call *c, const ferry_kernel *k);
 int ferryi_cuda_topk(const ferryi_cuda_call *c, const ferry_kernel *k);
 
+/* cuda_attention.cu */
+int ferryi_cuda_attention(const ferryi_cuda_call *c, const ferry_kernel *k);
+int ferryi_cuda_attention_grad(const ferryi_cuda_call *c, const ferry_kernel *k);
+
 /* cuda_index.cu */
 int ferryi_cuda_embedding(const ferryi_cuda_call *c, const ferry_kernel *k);
 int ferryi_cuda_embedding_grad(const ferryi_cuda_call *c, const ferry_kernel *k);
