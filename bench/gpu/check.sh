@@ -48,4 +48,5 @@ for t in "$here"/trainers/full*/; do
         awk '{d = $1 - $2; d = d < 0 ? -d : d; if (d > most) most = d} END {print "  largest difference of the losses: " most + 0}'
 done
 "$here/bin/bench_dha" || bad=1
+"$here/bin/bench_kernels" || bad=1
 exit $bad

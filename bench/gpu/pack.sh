@@ -53,11 +53,12 @@ mkdir "$to/gpt2"
 cp "$source/bench/gpu/check.sh" "$to"
 cp -r "$models/gpt2/data" "$models/gpt2/reference.json" "$to/gpt2"
 
-for t in test_kernels test_kernel_values test_window_kernels test_streams test_pool test_adam test_lost_gpu; do
+for t in test_kernels test_kernel_values test_attention_kernels test_window_kernels test_streams test_pool test_adam test_lost_gpu; do
     strip -o "$to/bin/$t" "$build/bin/$t"
 done
 strip -o "$to/bin/check_log" "$build/bin/check_log"
 strip -o "$to/bin/bench_dha" "$build/bin/bench_dha"
+strip -o "$to/bin/bench_kernels" "$build/bin/bench_kernels"
 for l in libcmocka.so.0 libjansson.so.4; do
     cp -L "/usr/lib/x86_64-linux-gnu/$l" "$to/lib"
 done

@@ -210,6 +210,104 @@ static void test_random(void **state)
     }
 }
 
+/* bf16, where the device computes in it: against the reference in f64 on the same numbers, within the rounding of weights
+ * and results. */
+static void to_bf16(ferry_kernel *to, int arg, const ferry_kernel *from, bool is_f32)
+{
+    int64_t n = bench_elements(from, arg);
+    to->arg[arg] = malloc((size_t)n * 8 + 8);
+    assert_int_equal(ferry_convert(to->arg[arg], is_f32 ? FERRY_F32 : FERRY_BF16, from->arg[arg], FERRY_F64, n), FERRY_OK);
+    if (!is_f32) { /* both then have the same numbers */
+        assert_int_equal(ferry_convert(from->arg[arg], FERRY_F64, to->arg[arg], FERRY_BF16, n), FERRY_OK);
+    }
+}
+
+static void near(const ferry_kernel *k, const ferry_kernel *narrow, int arg, ferry_dtype t)
+{
+    int64_t n = bench_elements(k, arg);
+    double *got = malloc((size_t)(n + 1) * sizeof(double)), norm = 0, error = 0, most = 0;
+    assert_int_equal(ferry_convert(got, FERRY_F64, narrow->arg[arg], t, n), FERRY_OK);
+    for (int64_t i = 0; i < n; i++) {
+        double expected = bench_get(k, arg, i), d = isinf(expected) && got[i] == expected ? 0 : fabs(got[i] - expected);
+        error += d * d;
+        norm += isinf(expected) ? 0 : expected * expected;
+        most = d > most || d != d ? d : most;
+    }
+    free(got);
+    const ferry_attention_shape *a = &k->attention;
+    if (!(sqrt(error) <= 0.01 * sqrt(norm) + 1e-3 && most <= 0.05)) {
+        fail_msg("%s bf16 output %d is off by %.3g of its norm, at most by %.3g (heads %d of %d, %d x %d, size %d and %d, "
+                 "causal %d past %d, mask %d)",
+                 ferry_op_get(k->op)->name, arg, sqrt(error / norm), most, (int)a->heads, (int)a->kv_heads, (int)a->rows,
+                 (int)a->columns, (int)a->size, (int)a->value_size, a->causal, (int)a->past,
+                 k->arg[k->op == FERRY_OP_ATTENTION ? 5 : 9] != NULL);
+    }
+}
+
+static void test_bf16(void **state)
+{
+    (void)state;
+    const ferry_kernel probe = {.op = FERRY_OP_ATTENTION, .dtype = FERRY_BF16};
+    if (test_on_host() && ferryi_host_supports(&probe) != FERRY_OK) {
+        skip();
+    }
+    for (int round = 0; round < 60; round++) {
+        ferry_attention_shape a = random_shape(FERRY_F64);
+        if (round % 3 != 0) { /* what tensor cores take */
+            a.size = a.value_size = round % 2 == 0 ? 64 : 128;
+            a.scale = 1 / sqrt((double)a.size);
+            for (int i = 0; i < 4; i++) {
+                lay(&a, i, round % 4 < 2, round % 5 == 0 ? 8 : 0);
+            }
+        }
+        ferry_kernel f = forward(FERRY_F64, &a), n = {.op = FERRY_OP_ATTENTION, .dtype = FERRY_BF16};
+        random_mask(&f);
+        for (int i = 0; i < 5; i++) {
+            to_bf16(&n, i, &f, i == 1);
+        }
+        n.attention = f.attention;
+        if (f.arg[5] != NULL && f.attention.mask_type == FERRY_BOOL) {
+            n.arg[5] = f.arg[5];
+        } else if (f.arg[5] != NULL) {
+            n.attention.mask_type = FERRY_BF16;
+            to_bf16(&n, 5, &f, false);
+        } else {
+            n.attention.mask_type = FERRY_BF16;
+        }
+        assert_int_equal(bench_run(true, &f), FERRY_OK);
+        ferry_status status = bench_run(false, &n);
+        if (status != FERRY_OK) {
+            fail_msg("%s", ferry_error());
+        }
+        near(&f, &n, 0, FERRY_BF16);
+        near(&f, &n, 1, FERRY_F32);
+        ferry_kernel g = backward(&f), ng = {.op = FERRY_OP_ATTENTION_GRAD, .dtype = FERRY_BF16, .attention = n.attention};
+        for (int i = 0; i < 4; i++) {
+            to_bf16(&ng, i, &g, false);
+        }
+        const int from[] = {2, 3, 4, 0, 1, 5};
+        for (int i = 0; i < 6; i++) {
+            ng.arg[4 + i] = n.arg[from[i]];
+        }
+        assert_int_equal(bench_run(true, &g), FERRY_OK);
+        status = bench_run(false, &ng);
+        if (status != FERRY_OK) {
+            fail_msg("%s", ferry_error());
+        }
+        for (int i = 0; i < 3; i++) {
+            near(&g, &ng, i, FERRY_BF16);
+        }
+        for (int i = 0; i < 4; i++) {
+            free(ng.arg[i]);
+        }
+        if (n.arg[5] == f.arg[5]) {
+            n.arg[5] = NULL;
+        }
+        bench_free(&n);
+        free_both(&f, &g);
+    }
+}
+
 /* q, k and v side by side in each row of one array, and their gradients in another one. */
 static void test_packed(void **state)
 {
@@ -349,6 +447,7 @@ int main(void)
     }
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_values),       cmocka_unit_test(test_random),      cmocka_unit_test(test_packed),
+        cmocka_unit_test(test_bf16),
         cmocka_unit_test(test_nothing_seen), cmocka_unit_test(test_differences),
     };
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
