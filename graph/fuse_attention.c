@@ -444,8 +444,8 @@ static Status rewrite(Diag *d, Graph *g, const Match *m, const ferry_attention_s
 {
     int lse;
     const int64_t dim[] = {s->batch, s->heads, s->rows};
-    ferry_dtype type = g->precision == FERRY_BF16 ? FERRY_F32 : g->precision;
-    TRY(graph_add_tensor(d, g, graph_made_up_name(g, g->node.at[m->last].name), TENSOR_VALUE, type, 3, dim, &lse));
+    const char *name = graph_made_up_name(g, g->node.at[m->last].name);
+    TRY(graph_add_tensor(d, g, name, TENSOR_VALUE, graph_wide_dtype(g), 3, dim, &lse));
     Node *n = &g->node.at[m->last];
     n->call = call_new(FERRY_OP_ATTENTION, g->precision);
     n->call.attention = *s;

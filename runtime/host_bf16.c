@@ -2,6 +2,7 @@
  *
  * The host is the reference: this is as ferry_ops.def says it and not fast. Statistics are f32 and ids whole numbers on
  * both sides; they are passed on as they are. */
+#include "runtime/attention.h"
 #include "runtime/convert.h"
 #include "runtime/host.h"
 
@@ -19,21 +20,45 @@ static void wide_close(wide_args *w)
     }
 }
 
+static ferry_status convert_elements(uint16_t *narrow, float *wide, int64_t n, bool back)
+{
+    return back ? ferry_convert(narrow, FERRY_BF16, wide, FERRY_F32, n) : ferry_convert(wide, FERRY_F32, narrow, FERRY_BF16, n);
+}
+
+/* Of q, k, v or y of an attention only the heads: parts of one array are converted one by one. */
+static ferry_status convert_part(const ferry_attention_shape *a, ferry_attention_part part, uint16_t *narrow, float *wide,
+                                 bool back)
+{
+    bool of_rows = part == FERRY_Q || part == FERRY_Y;
+    int64_t heads = of_rows ? a->heads : a->kv_heads, rows = of_rows ? a->rows : a->columns;
+    int64_t size = part == FERRY_V || part == FERRY_Y ? a->value_size : a->size;
+    ferry_status status = FERRY_OK;
+    for (int64_t r = 0; r < a->batch * heads * rows && status == FERRY_OK; r++) {
+        int64_t at = ferryi_attention_at(a, part, r / rows / heads, r / rows % heads, r % rows);
+        status = convert_elements(narrow + at, wide + at, size, back);
+    }
+    return status;
+}
+
 /* Widens an argument, or rounds it back. Of a product's result only the matrices: what lies between them others may be
  * writing. */
 static ferry_status convert_arg(const ferry_kernel *k, const wide_args *w, int arg, bool back)
 {
     float *wide = w->at[arg];
     uint16_t *narrow = k->arg[arg];
+    if (k->op == FERRY_OP_ATTENTION && arg == 0) {
+        return convert_part(&k->attention, FERRY_Y, narrow, wide, back);
+    }
+    if (k->op == FERRY_OP_ATTENTION_GRAD && arg < 3) {
+        return convert_part(&k->attention, (ferry_attention_part)arg, narrow, wide, back);
+    }
     if (k->op != FERRY_OP_MATMUL || arg > 0) {
-        return back ? ferry_convert(narrow, FERRY_BF16, wide, FERRY_F32, w->count[arg])
-                    : ferry_convert(wide, FERRY_F32, narrow, FERRY_BF16, w->count[arg]);
+        return convert_elements(narrow, wide, w->count[arg], back);
     }
     ferry_status status = FERRY_OK;
     for (ferryi_walk at = ferryi_walk_plain(k); at.more && status == FERRY_OK; ferryi_walk_next(&at)) {
         int64_t from = at.at[0];
-        status = back ? ferry_convert(narrow + from, FERRY_BF16, wide + from, FERRY_F32, k->m * k->n)
-                      : ferry_convert(wide + from, FERRY_F32, narrow + from, FERRY_BF16, k->m * k->n);
+        status = convert_elements(narrow + from, wide + from, k->m * k->n, back);
     }
     return status;
 }
@@ -83,6 +108,9 @@ ferry_status ferryi_host_bf16(bool reference, const ferry_kernel *k)
     wide_args w;
     ferry_kernel wide = *k;
     wide.dtype = FERRY_F32;
+    if (wide.attention.mask_type == FERRY_BF16) {
+        wide.attention.mask_type = FERRY_F32;
+    }
     ferry_status status = wide_open(k, &w);
     for (int i = 0; i < FERRY_MAX_ARGS; i++) {
         wide.arg[i] = w.at[i] != NULL ? (void *)w.at[i] : k->arg[i];
