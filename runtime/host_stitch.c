@@ -219,3 +219,14 @@ ferry_status ferry_stitch_host(int64_t chunk_bytes, int64_t capacity_bytes, bool
     };
     return FERRY_OK;
 }
+
+#ifndef FERRY_CUDA
+ferry_status ferry_stitch_cuda(int ordinal, ferry_stitch_device *out)
+{
+    (void)ordinal;
+    if (out != NULL) {
+        *out = (ferry_stitch_device){.self = NULL};
+    }
+    return ferryi_fail(FERRY_FAILED, "ferry_stitch_cuda: this build of libferry has no CUDA backend");
+}
+#endif

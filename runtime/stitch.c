@@ -42,7 +42,8 @@ static ferry_status open_parts(ferry_stitch *s)
     }
     s->capacity = 1024;
     s->table = calloc((size_t)s->capacity, sizeof(*s->table));
-    if (s->table == NULL) {
+    s->places = calloc(PLACES, sizeof(*s->places));
+    if (s->table == NULL || s->places == NULL) {
         return ferryi_fail(FERRY_FAILED, "ferry_stitch_open: no host memory");
     }
     if (s->options.worker) {
@@ -99,6 +100,7 @@ void ferry_stitch_close(ferry_stitch *s)
     stitch_home_close(s);
     stitch_streams_close(s);
     free(s->table);
+    free(s->places);
     pthread_mutex_destroy(&s->lock);
     pthread_cond_destroy(&s->wake);
     pthread_cond_destroy(&s->calm);
@@ -162,12 +164,24 @@ static void table_remove(ferry_stitch *s, live *e)
 
 /* ---- requests ----------------------------------------------------------------------------------------------------------- */
 
+/* The paper's pBlocks stay as they were split; ours merge, and are split again where they were. Both are the exact match of a
+ * pattern that has been seen. (Of two places with one key the later one is known.) */
+static bool seen_before(ferry_stitch *s, int arena, int64_t at, int64_t bytes)
+{
+    uint64_t key = ((uint64_t)at * 2 + (uint64_t)arena) * UINT64_C(0x9E3779B97F4A7C15) + (uint64_t)bytes * UINT64_C(0xC2B2AE3D27D4EB4F);
+    key = (key ^ key >> 29) * UINT64_C(0xBF58476D1CE4E5B9);
+    uint64_t *known = &s->places[(key >> 40) % PLACES];
+    bool seen = *known == key;
+    *known = key;
+    return seen;
+}
+
 static bool take_home(ferry_stitch *s, queue *q, pblock *b, int64_t bytes, place *out)
 {
     if (b == NULL) {
         return false;
     }
-    out->state = b->bytes == bytes ? 0 : 1;
+    out->state = seen_before(s, b->arena, b->at, bytes) || b->bytes == bytes ? 0 : 1;
     out->home = stitch_home_take(s, b, b->at, bytes, q);
     return true;
 }

@@ -11,7 +11,7 @@
  *
  * A request goes through the paper's states (Algorithm 1, Figure 9), the cheapest first:
  *
- *   S1  exact match   a place that held a block of this size before, at home or stitched      no virtual memory call
+ *   S1  exact match   a free pBlock of this size, a place that held one before, or an sBlock    no virtual memory call
  *   S2  single block  the smallest free pBlock that holds it, split                           no virtual memory call
  *   S3  several       whole chunks of several free pBlocks, stitched; the last one is split   one range mapped
  *   S4  not enough    the chunks that are missing are made, and stitched to what is free      chunks made, and mapped

@@ -15,7 +15,7 @@
 
 #include <pthread.h>
 
-enum { UNIT_BYTES = 512, BINS = 512, BIN_WORDS = BINS / 64, SMALL = 0, LARGE = 1 };
+enum { UNIT_BYTES = 512, BINS = 512, BIN_WORDS = BINS / 64, SMALL = 0, LARGE = 1, PLACES = 1 << 16 };
 
 typedef struct pblock pblock;
 typedef struct sblock sblock;
@@ -123,6 +123,8 @@ struct ferry_stitch {
     pblock *spare; /* nodes */
     int spares;
     struct node_slab *slabs;
+
+    uint64_t *places; /* PLACES of them: where at home blocks of which size have been, for S1 */
 
     live *table; /* open addressing, a power of two */
     int64_t capacity, used;
