@@ -1,9 +1,9 @@
-/* ferry_torch.c - libferry_torch.so: the stitching allocator behind torch.cuda.memory.CUDAPluggableAllocator. ferry_torch.py
- * switches it on, and is the place to read first.
+/* ferry_torch.c - libferry_torch.so: the stitching allocator behind torch.cuda.memory.CUDAPluggableAllocator.
+ * ferry_torch.py switches it on, and is the place to read first.
  *
- * One allocator for each device, opened at its first request. PyTorch expects an exception when memory is out, and C has none:
- * the helper passes in aoti_torch_check of libtorch, a C function that raises one. Everything is compiled with unwind tables,
- * and no lock is held at the call. */
+ * One allocator for each device, opened at its first request. PyTorch expects an exception when memory is out, and C
+ * has none: the helper passes in aoti_torch_check of libtorch, a C function that raises one. Everything is compiled
+ * with unwind tables, and no lock is held at the call. */
 #include "runtime/stitch.h"
 
 #include <pthread.h>
@@ -15,7 +15,8 @@
 
 enum { MAX_DEVICES = 64 };
 
-typedef void (*check_function)(bool condition, const char *function, const char *file, uint32_t line, const char *message);
+typedef void (*check_function)(bool condition, const char *function, const char *file, uint32_t line,
+                               const char *message);
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of opening */
 static ferry_stitch *_Atomic allocator[MAX_DEVICES];

@@ -1,5 +1,5 @@
-/* cuda_stitch.c - the stitching allocator's device on a GPU: the driver's virtual memory calls, found at run time, and nothing
- * else of CUDA. It works in the device's primary context, as the CUDA runtime (and PyTorch) does. */
+/* cuda_stitch.c - the stitching allocator's device on a GPU: the driver's virtual memory calls, found at run time, and
+ * nothing else of CUDA. It works in the device's primary context, as the CUDA runtime (and PyTorch) does. */
 #include "runtime/internal.h"
 #include "runtime/stitch.h"
 
@@ -51,10 +51,12 @@ static ferry_status check(const gpu *g, CUresult result, const char *what)
     if (g->call.error_string(result, &words) != CUDA_SUCCESS || words == NULL) {
         words = "unknown error";
     }
-    return ferryi_fail(FERRY_FAILED, "%s: %s (%s)", result == CUDA_ERROR_OUT_OF_MEMORY ? "out of memory" : "CUDA", words, what);
+    return ferryi_fail(FERRY_FAILED, "%s: %s (%s)", result == CUDA_ERROR_OUT_OF_MEMORY ? "out of memory" : "CUDA",
+                       words, what);
 }
 
-/* ---- memory ------------------------------------------------------------------------------------------------------------- */
+/* ---- memory
+ * ------------------------------------------------------------------------------------------------------------- */
 
 static ferry_status gpu_create(void *self, int64_t bytes, uint64_t *chunk)
 {
@@ -105,7 +107,8 @@ static ferry_status gpu_unmap(void *self, void *at, int64_t bytes)
     return check(g, g->call.unmap((CUdeviceptr)(uintptr_t)at, (size_t)bytes), "cuMemUnmap");
 }
 
-/* ---- events: the calls that need a current context --------------------------------------------------------------------- */
+/* ---- events: the calls that need a current context
+ * --------------------------------------------------------------------- */
 
 static ferry_status enter(const gpu *g)
 {
@@ -184,7 +187,8 @@ static void gpu_event_close(void *self, void *event)
     }
 }
 
-/* ---- opening ------------------------------------------------------------------------------------------------------------ */
+/* ---- opening
+ * ------------------------------------------------------------------------------------------------------------ */
 
 static void gpu_close(void *self)
 {
@@ -235,7 +239,8 @@ static ferry_status load(gpu *g)
     for (size_t i = 0; i < sizeof(entry) / sizeof(*entry); i++) {
         void *found = dlsym(g->library, entry[i].name);
         if (found == NULL) {
-            return ferryi_fail(FERRY_FAILED, "ferry_stitch_cuda: the NVIDIA driver has no %s; it is too old", entry[i].name);
+            return ferryi_fail(FERRY_FAILED, "ferry_stitch_cuda: the NVIDIA driver has no %s; it is too old",
+                               entry[i].name);
         }
         memcpy((char *)&g->call + entry[i].at, &found, sizeof(found));
     }

@@ -1,5 +1,5 @@
-/* host_stitch.c - the stitching allocator's device on the host: one anonymous file is the physical memory, chunks are places
- * in it, and mapping is mmap. Streams are idle: what a test does, it does at once. */
+/* host_stitch.c - the stitching allocator's device on the host: one anonymous file is the physical memory, chunks are
+ * places in it, and mapping is mmap. Streams are idle: what a test does, it does at once. */
 #include "runtime/internal.h"
 #include "runtime/stitch.h"
 
@@ -92,7 +92,8 @@ static ferry_status host_reserve(void *self, int64_t bytes, void **at)
     (void)self;
     void *p = mmap(NULL, (size_t)bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (p == MAP_FAILED) {
-        return ferryi_fail(FERRY_FAILED, "cannot reserve %lld bytes of addresses: %s", (long long)bytes, strerror(errno));
+        return ferryi_fail(FERRY_FAILED, "cannot reserve %lld bytes of addresses: %s", (long long)bytes,
+                           strerror(errno));
     }
     *at = p;
     return FERRY_OK;
@@ -181,8 +182,9 @@ static void host_close(void *self)
 ferry_status ferry_stitch_host(int64_t chunk_bytes, int64_t capacity_bytes, bool touch, ferry_stitch_device *out)
 {
     if (out == NULL || chunk_bytes < 4096 || chunk_bytes % 4096 != 0 || capacity_bytes < chunk_bytes) {
-        return ferryi_fail(FERRY_USAGE, "ferry_stitch_host: out is NULL, the chunk is no multiple of 4096, or the capacity holds "
-                                        "none");
+        return ferryi_fail(FERRY_USAGE,
+                           "ferry_stitch_host: out is NULL, the chunk is no multiple of 4096, or the capacity holds "
+                           "none");
     }
     *out = (ferry_stitch_device){.self = NULL};
     host_memory *m = calloc(1, sizeof(*m));

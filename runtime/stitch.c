@@ -4,15 +4,17 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- opening and closing ------------------------------------------------------------------------------------------------ */
+/* ---- opening and closing
+ * ------------------------------------------------------------------------------------------------ */
 
 static ferry_status check_options(const ferry_stitch_device *d, ferry_stitch_options *o)
 {
     const int64_t usual = 2 << 20;
     int64_t slot = d->chunk_bytes;
     if (slot < 4096 || (slot & (slot - 1)) != 0 || d->capacity_bytes < slot || d->capacity_bytes > INT64_MAX / 4) {
-        return ferryi_fail(FERRY_USAGE, "ferry_stitch_open: chunks of %lld bytes, capacity %lld: a chunk is a power of two and "
-                                        "at least 4096, and the capacity holds one",
+        return ferryi_fail(FERRY_USAGE,
+                           "ferry_stitch_open: chunks of %lld bytes, capacity %lld: a chunk is a power of two and "
+                           "at least 4096, and the capacity holds one",
                            (long long)slot, (long long)d->capacity_bytes);
     }
     o->small_bytes = o->small_bytes != 0 ? o->small_bytes : (usual < slot ? usual : slot);
@@ -20,10 +22,11 @@ static ferry_status check_options(const ferry_stitch_device *d, ferry_stitch_opt
     o->large_chunk = o->large_chunk != 0 ? o->large_chunk : slot > 16 * usual ? slot : stitch_round(16 * usual, slot);
     o->limit_bytes = o->limit_bytes != 0 ? o->limit_bytes : d->capacity_bytes;
     o->max_sblocks = o->max_sblocks != 0 ? o->max_sblocks : 1024;
-    if (o->small_bytes < 0 || o->small_bytes > slot || o->fragment_bytes < 0 || o->limit_bytes < 0 || o->max_sblocks < 0 ||
-        o->large_chunk < slot || o->large_chunk % slot != 0) {
-        return ferryi_fail(FERRY_USAGE, "ferry_stitch_open: an option is negative, small_bytes is above a chunk, or large_chunk "
-                                        "is no multiple of it");
+    if (o->small_bytes < 0 || o->small_bytes > slot || o->fragment_bytes < 0 || o->limit_bytes < 0 ||
+        o->max_sblocks < 0 || o->large_chunk < slot || o->large_chunk % slot != 0) {
+        return ferryi_fail(FERRY_USAGE,
+                           "ferry_stitch_open: an option is negative, small_bytes is above a chunk, or large_chunk "
+                           "is no multiple of it");
     }
     if (o->limit_bytes > d->capacity_bytes) {
         o->limit_bytes = d->capacity_bytes;
@@ -55,7 +58,8 @@ static ferry_status open_parts(ferry_stitch *s)
     return FERRY_OK;
 }
 
-ferry_status ferry_stitch_open(const ferry_stitch_device *device, const ferry_stitch_options *options, ferry_stitch **out)
+ferry_status ferry_stitch_open(const ferry_stitch_device *device, const ferry_stitch_options *options,
+                               ferry_stitch **out)
 {
     if (out != NULL) {
         *out = NULL;
@@ -108,7 +112,8 @@ void ferry_stitch_close(ferry_stitch *s)
     free(s);
 }
 
-/* ---- live blocks -------------------------------------------------------------------------------------------------------- */
+/* ---- live blocks
+ * -------------------------------------------------------------------------------------------------------- */
 
 static int64_t hash(const ferry_stitch *s, const void *address)
 {
@@ -162,17 +167,23 @@ static void table_remove(ferry_stitch *s, live *e)
     s->used--;
 }
 
-/* ---- requests ----------------------------------------------------------------------------------------------------------- */
+/* ---- requests
+ * ----------------------------------------------------------------------------------------------------------- */
 
-/* The paper's pBlocks stay as they were split; ours merge, and are split again where they were. Both are the exact match of a
- * pattern that has been seen. (Of two places with one key the later one is known.) */
+/* The paper's pBlocks stay as they were split; ours merge, and are split again where they were. Both are the exact
+ * match of a pattern that has been seen. (Of several places with one hash the last two are known.) */
 static bool seen_before(ferry_stitch *s, int arena, int64_t at, int64_t bytes)
 {
-    uint64_t key = ((uint64_t)at * 2 + (uint64_t)arena) * UINT64_C(0x9E3779B97F4A7C15) + (uint64_t)bytes * UINT64_C(0xC2B2AE3D27D4EB4F);
+    uint64_t key = ((uint64_t)at * 2 + (uint64_t)arena) * UINT64_C(0x9E3779B97F4A7C15) +
+                   (uint64_t)bytes * UINT64_C(0xC2B2AE3D27D4EB4F);
     key = (key ^ key >> 29) * UINT64_C(0xBF58476D1CE4E5B9);
-    uint64_t *known = &s->places[(key >> 40) % PLACES];
-    bool seen = *known == key;
-    *known = key;
+    uint64_t *known = &s->places[(key >> 40) % (PLACES / 2) * 2];
+    if (known[0] == key) {
+        return true;
+    }
+    bool seen = known[1] == key;
+    known[1] = known[0];
+    known[0] = key;
     return seen;
 }
 
@@ -290,7 +301,8 @@ ferry_status ferry_stitch_alloc(ferry_stitch *s, int64_t bytes, void *stream, vo
         *out = NULL;
     }
     if (s == NULL || out == NULL || bytes < 0) {
-        return ferryi_fail(FERRY_USAGE, "ferry_stitch_alloc: %s", bytes < 0 ? "the size is negative" : "an argument is NULL");
+        return ferryi_fail(FERRY_USAGE, "ferry_stitch_alloc: %s",
+                           bytes < 0 ? "the size is negative" : "an argument is NULL");
     }
     if (bytes == 0) {
         return FERRY_OK;
@@ -305,7 +317,8 @@ ferry_status ferry_stitch_alloc(ferry_stitch *s, int64_t bytes, void *stream, vo
     return status;
 }
 
-/* ---- frees -------------------------------------------------------------------------------------------------------------- */
+/* ---- frees
+ * -------------------------------------------------------------------------------------------------------------- */
 
 void stitch_release(ferry_stitch *s, const live *block)
 {
@@ -371,10 +384,11 @@ ferry_status ferry_stitch_use(ferry_stitch *s, void *address, void *stream)
     return status;
 }
 
-/* ---- trimming ----------------------------------------------------------------------------------------------------------- */
+/* ---- trimming
+ * ----------------------------------------------------------------------------------------------------------- */
 
-/* The device is done with all that was freed, and no sBlock is left that can be spared. The lock is released on the way,
- * but not after the last wait. */
+/* The device is done with all that was freed, and no sBlock is left that can be spared. The lock is released on the
+ * way, but not after the last wait. */
 static ferry_status come_to_rest(ferry_stitch *s)
 {
     stitch_poll(s, true);

@@ -5,9 +5,9 @@
  *   chunk    a piece of physical memory, the unit that can be mapped (2 MiB on a GPU, or a multiple: see below)
  *   pBlock   a run of bytes of home addresses. Every chunk is mapped once at its home for as long as it exists, so that
  *            pBlocks partition the memory. They are split and merged at any multiple of 512 bytes: neighbours have
- *            neighbouring addresses, so neither costs a virtual memory call (the paper maps both halves of a split again).
- *   sBlock   a second range of addresses over whole chunks that lie apart. It costs a map for each chunk, and stays when its
- *            memory is freed, to be handed out again as long as the memory behind it is free.
+ *            neighbouring addresses, so neither costs a virtual memory call (the paper maps both halves of a split
+ * again). sBlock   a second range of addresses over whole chunks that lie apart. It costs a map for each chunk, and
+ * stays when its memory is freed, to be handed out again as long as the memory behind it is free.
  *
  * A request goes through the paper's states (Algorithm 1, Figure 9), the cheapest first:
  *
@@ -17,12 +17,13 @@
  *   S4  not enough    the chunks that are missing are made, and stitched to what is free      chunks made, and mapped
  *   S5  out of memory everything is given back that can be, S1 to S4 are tried once more, then FERRY_FAILED
  *
- * Beyond the paper: an sBlock also serves smaller requests by its first chunks; the rest of an sBlock's last chunk stays in
- * use at home; free chunks of small requests' slabs are stitched too; address ranges of dropped sBlocks are kept and reused,
- * and are unmapped by a thread of their own; no lock is held during virtual memory calls.
+ * Beyond the paper: an sBlock also serves smaller requests by its first chunks; the rest of an sBlock's last chunk
+ * stays in use at home; free chunks of small requests' slabs are stitched too; address ranges of dropped sBlocks are
+ * kept and reused, and are unmapped by a thread of their own; no lock is held during virtual memory calls.
  *
- * Streams. A freed block is used again by its stream at once, as the order of the stream permits. Another stream gets it
- * when the work that the first had enqueued by then is known to be complete, or in S5 by waiting for it on the device.
+ * Streams. A freed block is used again by its stream at once, as the order of the stream permits. Another stream gets
+ * it when the work that the first had enqueued by then is known to be complete, or in S5 by waiting for it on the
+ * device.
  *
  * Threads: all functions may be called by several threads, except open and close.
  *
@@ -42,10 +43,11 @@
 extern "C" {
 #endif
 
-/* ---- what the allocator needs of a device ------------------------------------------------------------------------------ */
+/* ---- what the allocator needs of a device
+ * ------------------------------------------------------------------------------ */
 
-/* Sizes and addresses are multiples of chunk_bytes. Any thread calls these, several at a time. A stream is the device's own
- * handle, NULL for its default stream. */
+/* Sizes and addresses are multiples of chunk_bytes. Any thread calls these, several at a time. A stream is the device's
+ * own handle, NULL for its default stream. */
 typedef struct ferry_stitch_device {
     void *self;
     int64_t chunk_bytes;    /* least unit of physical memory, a power of two and at least 4096 */
@@ -56,8 +58,8 @@ typedef struct ferry_stitch_device {
     ferry_status (*reserve)(void *self, int64_t bytes, void **at); /* addresses */
     void (*unreserve)(void *self, void *at, int64_t bytes);
     ferry_status (*map)(void *self, void *at, int64_t bytes, uint64_t chunk); /* the whole chunk */
-    ferry_status (*allow)(void *self, void *at, int64_t bytes);               /* access to a mapped range, in one call */
-    ferry_status (*unmap)(void *self, void *at, int64_t bytes);               /* what one call of map had mapped */
+    ferry_status (*allow)(void *self, void *at, int64_t bytes); /* access to a mapped range, in one call */
+    ferry_status (*unmap)(void *self, void *at, int64_t bytes); /* what one call of map had mapped */
 
     ferry_status (*event_record)(void *self, void *stream, void **event); /* *event is made when NULL */
     bool (*event_done)(void *self, void *event);
@@ -75,22 +77,26 @@ ferry_status ferry_stitch_host(int64_t chunk_bytes, int64_t capacity_bytes, bool
  * without CUDA. */
 ferry_status ferry_stitch_cuda(int ordinal, ferry_stitch_device *out);
 
-/* ---- allocator --------------------------------------------------------------------------------------------------------- */
+/* ---- allocator
+ * --------------------------------------------------------------------------------------------------------- */
 
 typedef struct ferry_stitch ferry_stitch;
 
 /* Zero means the default. */
 typedef struct ferry_stitch_options {
     int64_t small_bytes;    /* requests below are sub-allocated in slabs of one chunk (2 MiB) */
-    int64_t fragment_bytes; /* GMLake's fragmentation limit: no smaller request is stitched, no smaller piece used (2 MiB) */
-    int64_t large_chunk;    /* chunks of this size are made for requests of many times as much (32 MiB); chunk_bytes: never */
-    int64_t limit_bytes;    /* physical memory that may be held (the device's) */
-    int max_sblocks;        /* the least recently used one beyond it is dropped (1024) */
-    bool worker;            /* a thread unmaps dropped sBlocks; else the next slow request does */
+    int64_t fragment_bytes; /* GMLake's fragmentation limit: no smaller request is stitched, no smaller piece used (2
+                               MiB) */
+    int64_t
+        large_chunk; /* chunks of this size are made for requests of many times as much (32 MiB); chunk_bytes: never */
+    int64_t limit_bytes; /* physical memory that may be held (the device's) */
+    int max_sblocks;     /* the least recently used one beyond it is dropped (1024) */
+    bool worker;         /* a thread unmaps dropped sBlocks; else the next slow request does */
 } ferry_stitch_options;
 
 /* Takes the device over: close closes it, and so does an open that fails. */
-ferry_status ferry_stitch_open(const ferry_stitch_device *device, const ferry_stitch_options *options, ferry_stitch **out);
+ferry_status ferry_stitch_open(const ferry_stitch_device *device, const ferry_stitch_options *options,
+                               ferry_stitch **out);
 /* Frees everything, live blocks too; the device must be idle. NULL is allowed. */
 void ferry_stitch_close(ferry_stitch *s);
 
@@ -98,29 +104,30 @@ void ferry_stitch_close(ferry_stitch *s);
 ferry_status ferry_stitch_alloc(ferry_stitch *s, int64_t bytes, void *stream, void **out);
 /* NULL is allowed. FERRY_USAGE: the address is not that of a live block (freed before, inside one, foreign). */
 ferry_status ferry_stitch_free(ferry_stitch *s, void *address);
-/* The block is also used on `stream` (PyTorch's record_stream): when it is freed, it waits for what that stream has enqueued
- * by then. */
+/* The block is also used on `stream` (PyTorch's record_stream): when it is freed, it waits for what that stream has
+ * enqueued by then. */
 ferry_status ferry_stitch_use(ferry_stitch *s, void *address, void *stream);
 /* Gives all chunks back that hold nothing; waits for the device. *out_bytes (may be NULL) is what went back. */
 ferry_status ferry_stitch_trim(ferry_stitch *s, int64_t *out_bytes);
 
-/* ---- looking inside ---------------------------------------------------------------------------------------------------- */
+/* ---- looking inside
+ * ---------------------------------------------------------------------------------------------------- */
 
 typedef struct ferry_stitch_stats {
     int64_t live_bytes, peak_live_bytes;         /* handed out, each request rounded up to 512 bytes */
     int64_t reserved_bytes, peak_reserved_bytes; /* physical memory */
     int64_t requests, frees;
-    int64_t state[5];                                      /* requests that ended in S1 to S5 */
+    int64_t state[5];                                          /* requests that ended in S1 to S5 */
     int64_t creates, releases, maps, unmaps, allows, reserves; /* virtual memory calls */
-    int64_t stitched_bytes;                                /* requests served by S3 and S4 sBlocks, sum */
+    int64_t stitched_bytes;                                    /* requests served by S3 and S4 sBlocks, sum */
     int64_t sblocks, sblocks_dropped;
     int64_t adopted_bytes; /* moved from one stream to another */
 } ferry_stitch_stats;
 void ferry_stitch_get_stats(ferry_stitch *s, ferry_stitch_stats *out);
 void ferry_stitch_reset_peaks(ferry_stitch *s);
 
-/* One line of JSON: {"stats": {...}, "pblocks": [{"at", "bytes", "state", "small"}...], "sblocks": [{"at", "bytes", "live",
- * "pieces"}...]}, in the order of addresses. */
+/* One line of JSON: {"stats": {...}, "pblocks": [{"at", "bytes", "state", "small"}...], "sblocks": [{"at", "bytes",
+ * "live", "pieces"}...]}, in the order of addresses. */
 ferry_status ferry_stitch_snapshot(ferry_stitch *s, FILE *to);
 
 /* All invariants hold (the list stands at the function). Slow: for tests. */

@@ -19,7 +19,8 @@ void ferry_stitch_reset_peaks(ferry_stitch *s)
     pthread_mutex_unlock(&s->lock);
 }
 
-/* ---- snapshot ----------------------------------------------------------------------------------------------------------- */
+/* ---- snapshot
+ * ----------------------------------------------------------------------------------------------------------- */
 
 ferry_status ferry_stitch_snapshot(ferry_stitch *s, FILE *to)
 {
@@ -31,7 +32,8 @@ ferry_status ferry_stitch_snapshot(ferry_stitch *s, FILE *to)
     const ferry_stitch_stats *t = &s->stats;
     fprintf(to,
             "{\"stats\": {\"live_bytes\": %lld, \"peak_live_bytes\": %lld, \"reserved_bytes\": %lld, "
-            "\"peak_reserved_bytes\": %lld, \"requests\": %lld, \"frees\": %lld, \"states\": [%lld, %lld, %lld, %lld, %lld]}, "
+            "\"peak_reserved_bytes\": %lld, \"requests\": %lld, \"frees\": %lld, \"states\": [%lld, %lld, %lld, %lld, "
+            "%lld]}, "
             "\"pblocks\": [",
             (long long)t->live_bytes, (long long)t->peak_live_bytes, (long long)t->reserved_bytes,
             (long long)t->peak_reserved_bytes, (long long)t->requests, (long long)t->frees, (long long)t->state[0],
@@ -41,8 +43,8 @@ ferry_status ferry_stitch_snapshot(ferry_stitch *s, FILE *to)
         for (const pblock *b = s->arena[n].first; b != NULL; b = b->after) {
             if (b->state != P_HOLE) {
                 fprintf(to, "%s{\"at\": %llu, \"bytes\": %lld, \"state\": \"%s\", \"small\": %s}", comma,
-                        (unsigned long long)(uintptr_t)(s->arena[n].base + b->at), (long long)b->bytes, state_name[b->state],
-                        n == SMALL ? "true" : "false");
+                        (unsigned long long)(uintptr_t)(s->arena[n].base + b->at), (long long)b->bytes,
+                        state_name[b->state], n == SMALL ? "true" : "false");
                 comma = ", ";
             }
         }
@@ -64,15 +66,16 @@ ferry_status ferry_stitch_snapshot(ferry_stitch *s, FILE *to)
     return ferror(to) ? ferryi_fail(FERRY_FAILED, "ferry_stitch_snapshot: cannot write") : FERRY_OK;
 }
 
-/* ---- invariants --------------------------------------------------------------------------------------------------------- */
+/* ---- invariants
+ * --------------------------------------------------------------------------------------------------------- */
 
 /* A violated one is named: is_valid is asked by tests. */
-#define HOLDS(condition)                                                                                                        \
-    do {                                                                                                                        \
-        if (!(condition)) {                                                                                                     \
-            ferryi_fail(FERRY_FAILED, "ferry_stitch_is_valid: line %d: not %s", __LINE__, #condition);                          \
-            return false;                                                                                                       \
-        }                                                                                                                       \
+#define HOLDS(condition)                                                                                               \
+    do {                                                                                                               \
+        if (!(condition)) {                                                                                            \
+            ferryi_fail(FERRY_FAILED, "ferry_stitch_is_valid: line %d: not %s", __LINE__, #condition);                 \
+            return false;                                                                                              \
+        }                                                                                                              \
     } while (0)
 
 static bool in_bin(const pblock *b)

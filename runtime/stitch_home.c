@@ -1,11 +1,12 @@
-/* stitch_home.c - home addresses: pBlocks, split and merged at any multiple of UNIT_BYTES, and each queue's FREE ones by
- * size. */
+/* stitch_home.c - home addresses: pBlocks, split and merged at any multiple of UNIT_BYTES, and each queue's FREE ones
+ * by size. */
 #include "runtime/stitch_internal.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- nodes -------------------------------------------------------------------------------------------------------------- */
+/* ---- nodes
+ * -------------------------------------------------------------------------------------------------------------- */
 
 enum { NODES = 256 };
 
@@ -47,7 +48,8 @@ static void node_give(ferry_stitch *s, pblock *b)
     s->spares++;
 }
 
-/* ---- bins: 16 to each power of two ---------------------------------------------------------------------------------------- */
+/* ---- bins: 16 to each power of two
+ * ---------------------------------------------------------------------------------------- */
 
 static int bin_of(int64_t bytes)
 {
@@ -124,7 +126,8 @@ pblock *stitch_home_fit(const queue *q, int arena, int64_t bytes)
     return bits == 0 ? NULL : best_in(all->head[word * 64 + __builtin_ctzll(bits)], bytes);
 }
 
-/* ---- splitting and merging ------------------------------------------------------------------------------------------------ */
+/* ---- splitting and merging
+ * ------------------------------------------------------------------------------------------------ */
 
 static void cover(ferry_stitch *s, pblock *b)
 {
@@ -135,8 +138,8 @@ static void cover(ferry_stitch *s, pblock *b)
     }
 }
 
-/* [b] becomes two neighbours, the first of `bytes`; neither is in a bin. The longer one keeps the node, since the cost is in
- * the slots of the other. */
+/* [b] becomes two neighbours, the first of `bytes`; neither is in a bin. The longer one keeps the node, since the cost
+ * is in the slots of the other. */
 static void split(ferry_stitch *s, pblock *b, int64_t bytes, pblock **left, pblock **right)
 {
     pblock *n = node_take(s);
@@ -258,7 +261,8 @@ void stitch_home_move(ferry_stitch *s, pblock *b, queue *to, uint64_t stamp)
     settle(s, b);
 }
 
-/* ---- chunks --------------------------------------------------------------------------------------------------------------- */
+/* ---- chunks
+ * --------------------------------------------------------------------------------------------------------------- */
 
 bool stitch_home_is_free(const ferry_stitch *s, const queue *q, int arena, int64_t at, int64_t bytes)
 {
@@ -282,7 +286,8 @@ bool stitch_home_whole(const ferry_stitch *s, int arena, int64_t *at, int64_t *e
     return first < last;
 }
 
-/* ---- arenas --------------------------------------------------------------------------------------------------------------- */
+/* ---- arenas
+ * --------------------------------------------------------------------------------------------------------------- */
 
 ferry_status stitch_home_open(ferry_stitch *s)
 {

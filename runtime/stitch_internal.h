@@ -1,12 +1,12 @@
 /* stitch_internal.h - the allocator's structures; stitch.h has the idea.
  *
- *   arena    home addresses: one for requests below small_bytes, one for the others. Its pBlocks are a list in the order of
- *            addresses that covers it without a gap: HOLE (no memory behind it), FREE or USED.
- *   queue    what one stream has freed: its FREE pBlocks by size. Two free neighbours of one queue do not exist: they merge.
- *   cover    for each slot of chunk_bytes the pBlock that holds its first byte: so "are these whole chunks free" is one look.
- *   sBlock   pieces of home addresses, whole chunks, mapped one behind the other elsewhere. It may be handed out when each
- *            piece lies in a FREE pBlock of the stream's queue; then these bytes become USED pBlocks, its parts.
- *   live     a hash table from the address of a live block to what it is. */
+ *   arena    home addresses: one for requests below small_bytes, one for the others. Its pBlocks are a list in the
+ * order of addresses that covers it without a gap: HOLE (no memory behind it), FREE or USED. queue    what one stream
+ * has freed: its FREE pBlocks by size. Two free neighbours of one queue do not exist: they merge. cover    for each
+ * slot of chunk_bytes the pBlock that holds its first byte: so "are these whole chunks free" is one look. sBlock pieces
+ * of home addresses, whole chunks, mapped one behind the other elsewhere. It may be handed out when each piece lies in
+ * a FREE pBlock of the stream's queue; then these bytes become USED pBlocks, its parts. live     a hash table from the
+ * address of a live block to what it is. */
 #ifndef FERRY_RUNTIME_STITCH_INTERNAL_H
 #define FERRY_RUNTIME_STITCH_INTERNAL_H
 
@@ -152,13 +152,15 @@ static inline int64_t stitch_round(int64_t bytes, int64_t unit)
     return (bytes + unit - 1) / unit * unit;
 }
 
-/* ---- stitch_home.c: pBlocks --------------------------------------------------------------------------------------------- */
+/* ---- stitch_home.c: pBlocks
+ * --------------------------------------------------------------------------------------------- */
 
 ferry_status stitch_home_open(ferry_stitch *s);
 void stitch_home_close(ferry_stitch *s);
 /* At least n nodes are spare, so that n splits cannot fail. */
 ferry_status stitch_nodes(ferry_stitch *s, int n);
-/* The smallest FREE pBlock of the queue with at least `bytes`, the one at the lowest address among equals; NULL: none. */
+/* The smallest FREE pBlock of the queue with at least `bytes`, the one at the lowest address among equals; NULL: none.
+ */
 pblock *stitch_home_fit(const queue *q, int arena, int64_t bytes);
 /* The first one in the bin that b belongs into. */
 const pblock *stitch_home_bin(const pblock *b);
@@ -176,7 +178,8 @@ bool stitch_home_is_free(const ferry_stitch *s, const queue *q, int arena, int64
 /* Whole chunks inside [*at, *end): narrows the range to them; false: none. */
 bool stitch_home_whole(const ferry_stitch *s, int arena, int64_t *at, int64_t *end);
 
-/* ---- stitch_sblock.c: sBlocks ------------------------------------------------------------------------------------------- */
+/* ---- stitch_sblock.c: sBlocks
+ * ------------------------------------------------------------------------------------------- */
 
 /* A pooled sBlock whose first `bytes` are free for q, taken; NULL: none. */
 sblock *stitch_pool_take(ferry_stitch *s, queue *q, int64_t bytes);
@@ -185,18 +188,21 @@ ferry_status stitch_pool_reserve(ferry_stitch *s); /* room for one more, beside 
 void stitch_pool_add(ferry_stitch *s, sblock *sb);
 /* Takes it out of the pool; its addresses are unmapped later. A failure (of an event) keeps it. */
 ferry_status stitch_pool_drop(ferry_stitch *s, sblock *sb);
-/* Unmaps dropped sBlocks; wait: all of them, also those that the device may still use. The lock is released and taken. */
+/* Unmaps dropped sBlocks; wait: all of them, also those that the device may still use. The lock is released and taken.
+ */
 void stitch_pool_tend(ferry_stitch *s, bool wait);
 void *stitch_pool_worker(void *stitch);
 void stitch_sblock_free(sblock *sb);
-/* The first sb->maps chunks. Without the lock: sb belongs to the caller, and its chunks stay as long as it counts in them. */
+/* The first sb->maps chunks. Without the lock: sb belongs to the caller, and its chunks stay as long as it counts in
+ * them. */
 void stitch_sblock_unmap(ferry_stitch *s, sblock *sb);
 /* Addresses, from the spare ones first. *out_bytes may be larger. Without the lock. */
 ferry_status stitch_span_take(ferry_stitch *s, int64_t bytes, void **at, int64_t *out_bytes);
 void stitch_span_give(ferry_stitch *s, void *at, int64_t bytes);
 void stitch_pool_close(ferry_stitch *s);
 
-/* ---- stitch_make.c: S3 and S4 ------------------------------------------------------------------------------------------- */
+/* ---- stitch_make.c: S3 and S4
+ * ------------------------------------------------------------------------------------------- */
 
 typedef struct place {
     pblock *home; /* one of the two */
@@ -204,18 +210,20 @@ typedef struct place {
     int state; /* 0: S1 */
 } place;
 
-/* S3 and S4. The lock is released during the virtual memory calls. FERRY_FAILED: out of memory. Neither place is set: memory
- * of other streams was adopted, look again. */
+/* S3 and S4. The lock is released during the virtual memory calls. FERRY_FAILED: out of memory. Neither place is set:
+ * memory of other streams was adopted, look again. */
 ferry_status stitch_make(ferry_stitch *s, queue *q, int64_t bytes, place *out);
 /* One more chunk for small requests, free. */
 ferry_status stitch_make_small(ferry_stitch *s, queue *q);
 /* Unmaps and releases the chunks of [at, at + bytes); returns how many. */
 int stitch_chunks_release(ferry_stitch *s, int arena, int64_t at, int64_t bytes);
 
-/* ---- stitch_stream.c: streams ------------------------------------------------------------------------------------------- */
+/* ---- stitch_stream.c: streams
+ * ------------------------------------------------------------------------------------------- */
 
 ferry_status stitch_queue_get(ferry_stitch *s, void *stream, queue **out);
-/* What other queues have freed, if the device is done with it, becomes q's, up to `bytes`. wait: q's stream waits for it. */
+/* What other queues have freed, if the device is done with it, becomes q's, up to `bytes`. wait: q's stream waits for
+ * it. */
 int64_t stitch_adopt(ferry_stitch *s, queue *q, int64_t bytes, bool wait);
 /* Frees blocks whose other streams are done with them; wait: all. */
 void stitch_poll(ferry_stitch *s, bool wait);
@@ -224,7 +232,8 @@ void *stitch_event_take(ferry_stitch *s);
 void stitch_event_give(ferry_stitch *s, void *event);
 void stitch_streams_close(ferry_stitch *s);
 
-/* ---- stitch.c ----------------------------------------------------------------------------------------------------------- */
+/* ---- stitch.c
+ * ----------------------------------------------------------------------------------------------------------- */
 
 /* The block is free now. */
 void stitch_release(ferry_stitch *s, const live *block);

@@ -1,20 +1,21 @@
 /* stitch_make.c - the states that cost virtual memory calls: S3 (stitch what is free) and S4 (make what is missing).
  *
- * Under the lock the memory is chosen and marked USED; then, without it, chunks are made, mapped and stitched; under it again
- * the result is published, or everything goes back to what it was. */
+ * Under the lock the memory is chosen and marked USED; then, without it, chunks are made, mapped and stitched; under it
+ * again the result is published, or everything goes back to what it was. */
 #include "runtime/stitch_internal.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-/* New memory behind a free pBlock at home needs no stitching. That may reserve this part of what is reserved in excess of
- * what stitching everything would. */
+/* New memory behind a free pBlock at home needs no stitching. That may reserve this part of what is reserved in excess
+ * of what stitching everything would. */
 enum { EXTEND_PART = 512, LARGE_TIMES = 8 };
 
-/* ---- chunks ------------------------------------------------------------------------------------------------------------- */
+/* ---- chunks
+ * ------------------------------------------------------------------------------------------------------------- */
 
-/* One chunk of at most `bytes` at the slot `at`, mapped but not yet accessible. Large chunks are taken from memory that may
- * be too scattered for them: then small ones do. */
+/* One chunk of at most `bytes` at the slot `at`, mapped but not yet accessible. Large chunks are taken from memory that
+ * may be too scattered for them: then small ones do. */
 static ferry_status chunk_make(ferry_stitch *s, int arena, int64_t at, int64_t bytes, bool large, chunk **out)
 {
     chunk *c = malloc(sizeof(*c));
@@ -94,7 +95,8 @@ static ferry_status home_make(ferry_stitch *s, int arena, int64_t at, int64_t by
     return status;
 }
 
-/* ---- stitching ---------------------------------------------------------------------------------------------------------- */
+/* ---- stitching
+ * ---------------------------------------------------------------------------------------------------------- */
 
 /* Addresses for the pieces, all or nothing. Without the lock. */
 static ferry_status sblock_map(ferry_stitch *s, sblock *sb)
@@ -145,7 +147,8 @@ static ferry_status sblock_open(int count, sblock **out)
     return FERRY_OK;
 }
 
-/* ---- choosing ----------------------------------------------------------------------------------------------------------- */
+/* ---- choosing
+ * ----------------------------------------------------------------------------------------------------------- */
 
 typedef struct choice {
     piece *pieces;
@@ -198,8 +201,8 @@ static ferry_status gather(const ferry_stitch *s, const queue *q, choice *c)
     return FERRY_OK;
 }
 
-/* Keeps as few pieces as hold `bytes`, of which there are enough. The last one is the shortest that suffices, cut to whole
- * chunks. */
+/* Keeps as few pieces as hold `bytes`, of which there are enough. The last one is the shortest that suffices, cut to
+ * whole chunks. */
 static void narrow(const ferry_stitch *s, choice *c, int64_t bytes)
 {
     int n = 0;
@@ -273,7 +276,8 @@ static ferry_status choose(ferry_stitch *s, const queue *q, int64_t bytes, choic
     return FERRY_OK;
 }
 
-/* ---- S3, S4 ------------------------------------------------------------------------------------------------------------- */
+/* ---- S3, S4
+ * ------------------------------------------------------------------------------------------------------------- */
 
 /* What is under way without the lock. */
 typedef struct work {
@@ -385,7 +389,8 @@ static ferry_status within_limit(const ferry_stitch *s, int64_t fresh)
     if (s->promised_bytes + fresh <= s->options.limit_bytes) {
         return FERRY_OK;
     }
-    return ferryi_fail(FERRY_FAILED, "ferry_stitch: out of memory: %lld of at most %lld bytes are held, %lld more are needed",
+    return ferryi_fail(FERRY_FAILED,
+                       "ferry_stitch: out of memory: %lld of at most %lld bytes are held, %lld more are needed",
                        (long long)s->promised_bytes, (long long)s->options.limit_bytes, (long long)fresh);
 }
 
@@ -440,7 +445,8 @@ ferry_status stitch_make_small(ferry_stitch *s, queue *q)
 {
     const int64_t slot = s->device.chunk_bytes;
     choice c = {.fresh = slot, .hole = find_hole(s, SMALL, slot)};
-    ferry_status status = c.hole != NULL ? within_limit(s, slot) : ferryi_fail(FERRY_FAILED, "ferry_stitch: no home addresses");
+    ferry_status status =
+        c.hole != NULL ? within_limit(s, slot) : ferryi_fail(FERRY_FAILED, "ferry_stitch: no home addresses");
     if (status == FERRY_OK) {
         status = stitch_nodes(s, 2);
     }

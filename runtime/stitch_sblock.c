@@ -1,5 +1,5 @@
-/* stitch_sblock.c - the pool of sBlocks: handing out, dropping the least recently used (the paper's StitchFree), and the
- * addresses that dropped ones leave. */
+/* stitch_sblock.c - the pool of sBlocks: handing out, dropping the least recently used (the paper's StitchFree), and
+ * the addresses that dropped ones leave. */
 #include "runtime/stitch_internal.h"
 
 #include <stdlib.h>
@@ -8,7 +8,8 @@
 /* An sBlock may be larger than the request by this part of it: what it could serve else is worth more. */
 enum { WIDER_PART = 4, CANDIDATES = 32 };
 
-/* ---- pool, sorted ------------------------------------------------------------------------------------------------------- */
+/* ---- pool, sorted
+ * ------------------------------------------------------------------------------------------------------- */
 
 static int pool_find(const ferry_stitch *s, int64_t bytes, const char *address)
 {
@@ -130,7 +131,8 @@ void stitch_pool_free(ferry_stitch *s, sblock *sb)
     lru_add(s, sb);
 }
 
-/* ---- dropping ----------------------------------------------------------------------------------------------------------- */
+/* ---- dropping
+ * ----------------------------------------------------------------------------------------------------------- */
 
 ferry_status stitch_pool_drop(ferry_stitch *s, sblock *sb)
 {
@@ -226,7 +228,8 @@ void *stitch_pool_worker(void *stitch)
     return NULL;
 }
 
-/* ---- addresses ---------------------------------------------------------------------------------------------------------- */
+/* ---- addresses
+ * ---------------------------------------------------------------------------------------------------------- */
 
 /* Reserved in powers of two, so that a spare range fits again. */
 static int64_t span_bytes(const ferry_stitch *s, int64_t bytes)

@@ -3,7 +3,8 @@
 
 #include <stdlib.h>
 
-/* ---- events ------------------------------------------------------------------------------------------------------------- */
+/* ---- events
+ * ------------------------------------------------------------------------------------------------------------- */
 
 void *stitch_event_take(ferry_stitch *s)
 {
@@ -28,7 +29,8 @@ void stitch_event_give(ferry_stitch *s, void *event)
     s->events[s->spare_events++] = event;
 }
 
-/* ---- queues ------------------------------------------------------------------------------------------------------------- */
+/* ---- queues
+ * ------------------------------------------------------------------------------------------------------------- */
 
 ferry_status stitch_queue_get(ferry_stitch *s, void *stream, queue **out)
 {
@@ -107,7 +109,8 @@ int64_t stitch_adopt(ferry_stitch *s, queue *q, int64_t bytes, bool wait)
     return adopted;
 }
 
-/* ---- blocks that several streams use ------------------------------------------------------------------------------------ */
+/* ---- blocks that several streams use
+ * ------------------------------------------------------------------------------------ */
 
 static void uses_free(ferry_stitch *s, use *u)
 {

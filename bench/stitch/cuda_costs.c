@@ -1,6 +1,6 @@
-/* cuda_costs.c - what virtual memory calls cost on a GPU (GMLake's Table 1 and Figure 6): for 512 MiB, 1 and 2 GiB in chunks of
- * 2 MiB to 2 GiB, milliseconds of each call beside cudaMalloc; access allowed chunk by chunk and for the range at once; and the
- * same range mapped a second time, as stitching does. */
+/* cuda_costs.c - what virtual memory calls cost on a GPU (GMLake's Table 1 and Figure 6): for 512 MiB, 1 and 2 GiB in
+ * chunks of 2 MiB to 2 GiB, milliseconds of each call beside cudaMalloc; access allowed chunk by chunk and for the
+ * range at once; and the same range mapped a second time, as stitching does. */
 #include "runtime/stitch.h"
 
 #include <cuda_runtime_api.h>
@@ -101,7 +101,8 @@ int main(void)
     ferry_stitch_device d;
     (void)cudaFree(NULL); /* the context */
     need(ferry_stitch_cuda(0, &d));
-    printf("| total MiB | chunk MiB | cudaMalloc | reserve | create | map | set access, once | set access, each | unmap | release | "
+    printf("| total MiB | chunk MiB | cudaMalloc | reserve | create | map | set access, once | set access, each | "
+           "unmap | release | "
            "all (once) / cudaMalloc |\n|---|---|---|---|---|---|---|---|---|---|---|\n");
     for (int64_t total = 512 * MIB; total <= 2048 * MIB; total *= 2) {
         for (int64_t chunk = 2 * MIB; chunk <= total; chunk *= 4) {
@@ -117,9 +118,9 @@ int main(void)
                     best = c;
                 }
             }
-            printf("| %lld | %lld | %.3f | %.3f | %.3f | %.3f | %.3f | %.3f | %.3f | %.3f | %.1f |\n", (long long)(total / MIB),
-                   (long long)(chunk / MIB), native, best.reserve, best.create, best.map, best.allow_once, best.allow_each,
-                   best.unmap, best.release, best_all / native);
+            printf("| %lld | %lld | %.3f | %.3f | %.3f | %.3f | %.3f | %.3f | %.3f | %.3f | %.1f |\n",
+                   (long long)(total / MIB), (long long)(chunk / MIB), native, best.reserve, best.create, best.map,
+                   best.allow_once, best.allow_each, best.unmap, best.release, best_all / native);
             if (chunk < total && chunk * 4 > total) {
                 chunk = total / 4; /* the whole, too */
             }

@@ -46,15 +46,15 @@ def run(name, letters, allocator, options):
         os.environ["PYTORCH_CUDA_ALLOC_CONF"] = os.environ["PYTORCH_ALLOC_CONF"] = "expandable_segments:True"
         if hasattr(torch.cuda.memory, "_set_allocator_settings"):
             torch.cuda.memory._set_allocator_settings("expandable_segments:True")
-    elif allocator == "ferry":
+    elif allocator.startswith("ferry"):  # ferry-2mib: all chunks of that size, as GMLake's
         import ferry_torch
 
-        ferry_torch.enable()
+        ferry_torch.enable(large_chunk=0 if allocator == "ferry" else int(allocator[6:-3]) << 20)
     trace = options.trace and allocator == "caching"
     if trace:
         torch.cuda.memory._record_memory_history(enabled="all", context=None, max_entries=10000000)
     r = workloads.Run(name, letters, "cuda")
-    result = {"workload": f"{name}:{letters}", "allocator": allocator, "build_s": time.time() - start, "step_ms": [], "vm_calls": []}
+    result = {"workload": f"{name}:{letters}", "allocator": allocator, "passes": options.passes, "build_s": time.time() - start, "step_ms": [], "vm_calls": []}
     shapes = workloads.shapes(options.steps)
     for _ in range(options.passes):
         for batch, seq in shapes:
@@ -63,13 +63,13 @@ def run(name, letters, allocator, options):
             result["step_ms"].append(round(1e3 * (time.time() - begin), 2))
             if trace:
                 torch.empty(MARK_BYTES, dtype=torch.uint8, device="cuda")
-            if allocator == "ferry":
+            if allocator.startswith("ferry"):
                 s = ferry_torch.stats()
                 result["vm_calls"].append(sum(s[k] for k in ("creates", "releases", "maps", "unmaps", "allows", "reserves")))
                 result.setdefault("states", []).append([s[f"s{i}"] for i in range(1, 6)])
     result["tokens"] = sum(b * s for b, s in shapes)
     result["loss"] = loss
-    if allocator == "ferry":
+    if allocator.startswith("ferry"):
         s = ferry_torch.stats()
         result.update(live=s["peak_live_bytes"], reserved=s["peak_reserved_bytes"], stats=s)
     else:

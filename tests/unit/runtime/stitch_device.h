@@ -1,5 +1,6 @@
-/* stitch_device.h - a device for the tests of the stitching allocator: the host's memory, streams whose work completes when the
- * test says so, calls that fail when the test says so, and a model of who owns each unit of physical memory. */
+/* stitch_device.h - a device for the tests of the stitching allocator: the host's memory, streams whose work completes
+ * when the test says so, calls that fail when the test says so, and a model of who owns each unit of physical memory.
+ */
 #ifndef FERRY_TESTS_STITCH_DEVICE_H
 #define FERRY_TESTS_STITCH_DEVICE_H
 
@@ -13,7 +14,7 @@ enum { TEST_STREAMS = 4, TEST_UNIT = 512, TEST_MAPS = 1 << 16 };
 
 typedef struct test_map {
     char *at;
-    int64_t bytes, physical; /* offset in the file */
+    int64_t bytes, physical;    /* offset in the file */
     int64_t last[TEST_STREAMS]; /* work of each stream that may use these addresses, up to here */
 } test_map;
 
@@ -36,8 +37,8 @@ typedef struct test_device {
         int64_t after, known[TEST_STREAMS]; /* work of the stream that is enqueued before the wait */
     } wait[TEST_STREAMS][4096];
     int waits[TEST_STREAMS];
-    char wrong[200];                           /* the first rule that was broken */
-    int64_t chunks, ranges, events;            /* open */
+    char wrong[200];                     /* the first rule that was broken */
+    atomic_llong chunks, ranges, events; /* open */
 } test_device;
 
 typedef struct test_event {
@@ -277,7 +278,8 @@ static inline ferry_status test_device_open(test_device *d, int64_t chunk_bytes,
     return status;
 }
 
-/* The block [at, at + bytes) is handed to `stream` (owner > 0), or freed by it and by the streams of the mask `used`. */
+/* The block [at, at + bytes) is handed to `stream` (owner > 0), or freed by it and by the streams of the mask `used`.
+ */
 static inline void test_own(test_device *d, char *at, int64_t bytes, int owner, int stream)
 {
     for (int64_t done = 0; done < bytes;) {

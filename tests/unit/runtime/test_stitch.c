@@ -1,5 +1,5 @@
-/* test_stitch.c - the stitching allocator against a model of physical memory and of the order of streams; by several threads;
- * with failing virtual memory calls. FERRY_STITCH_REQUESTS sets the number of random requests. */
+/* test_stitch.c - the stitching allocator against a model of physical memory and of the order of streams; by several
+ * threads; with failing virtual memory calls. FERRY_STITCH_REQUESTS sets the number of random requests. */
 #include "stitch_device.h"
 
 #include <pthread.h>
@@ -8,11 +8,11 @@
 #include <cmocka.h>
 
 #define OK(call) assert_int_equal(call, FERRY_OK)
-#define VALID(s)                                                                                                                \
-    do {                                                                                                                        \
-        if (!ferry_stitch_is_valid(s)) {                                                                                        \
-            fail_msg("%s", ferry_error());                                                                                      \
-        }                                                                                                                       \
+#define VALID(s)                                                                                                       \
+    do {                                                                                                               \
+        if (!ferry_stitch_is_valid(s)) {                                                                               \
+            fail_msg("%s", ferry_error());                                                                             \
+        }                                                                                                              \
     } while (0)
 
 enum { CHUNK = 4096, BLOCKS = 400 };
@@ -29,7 +29,8 @@ static int64_t request_count(int64_t usual)
     return text != NULL ? atoll(text) : usual;
 }
 
-/* ---- blocks with contents ----------------------------------------------------------------------------------------------- */
+/* ---- blocks with contents
+ * ----------------------------------------------------------------------------------------------- */
 
 typedef struct block {
     char *at;
@@ -76,7 +77,8 @@ static int64_t draw_bytes(uint64_t *seed, int64_t most)
     }
 }
 
-/* ---- random requests against the model ---------------------------------------------------------------------------------- */
+/* ---- random requests against the model
+ * ---------------------------------------------------------------------------------- */
 
 typedef struct run {
     test_device device;
@@ -107,7 +109,8 @@ static void run_right(run *r)
 
 static ferry_status run_alloc(run *r, int64_t bytes, int stream)
 {
-    block b = {.bytes = bytes, .stream = stream, .used = 1u << stream, .tag = draw(&r->seed) << 20 | (uint64_t)r->next_owner};
+    block b = {
+        .bytes = bytes, .stream = stream, .used = 1u << stream, .tag = draw(&r->seed) << 20 | (uint64_t)r->next_owner};
     void *at;
     ferry_status status = ferry_stitch_alloc(r->s, bytes, test_stream(stream), &at);
     if (status != FERRY_OK) {
@@ -186,7 +189,8 @@ static void run_step(run *r, int64_t most)
         run_use(r, i, stream);
     } else {
         int64_t left = d->enqueued[stream] - d->completed[stream];
-        test_complete(d, stream, d->completed[stream] + (left > 0 ? (int64_t)(draw(&r->seed) % (uint64_t)(left + 1)) : 0));
+        test_complete(d, stream,
+                      d->completed[stream] + (left > 0 ? (int64_t)(draw(&r->seed) % (uint64_t)(left + 1)) : 0));
     }
 }
 
@@ -203,18 +207,19 @@ static void run_close(run *r)
     ferry_stitch_get_stats(r->s, &stats);
     assert_int_equal(stats.live_bytes, 0);
     assert_int_equal(stats.reserved_bytes, 0);
-    assert_int_equal(r->device.chunks, 0);
+    assert_int_equal(atomic_load(&r->device.chunks), 0);
     assert_int_equal(stats.creates, stats.releases);
     assert_int_equal(stats.maps, stats.unmaps);
     ferry_stitch_close(r->s);
     assert_int_equal(r->device.maps, 0);
-    assert_int_equal(r->device.ranges, 0);
-    assert_int_equal(r->device.events, 0);
+    assert_int_equal(atomic_load(&r->device.ranges), 0);
+    assert_int_equal(atomic_load(&r->device.events), 0);
     free(r->device.map);
     free(r->device.unit);
 }
 
-static void random_run(uint64_t seed, int64_t requests, int64_t capacity, int64_t most, const ferry_stitch_options *options)
+static void random_run(uint64_t seed, int64_t requests, int64_t capacity, int64_t most,
+                       const ferry_stitch_options *options)
 {
     run *r = calloc(1, sizeof(*r));
     ferry_stitch_stats stats;
@@ -236,9 +241,10 @@ static void random_run(uint64_t seed, int64_t requests, int64_t capacity, int64_
         }
     }
     ferry_stitch_get_stats(r->s, &stats);
-    print_message("states %lld %lld %lld %lld %lld, sblocks dropped %lld, adopted %lld KiB\n", (long long)stats.state[0],
-                  (long long)stats.state[1], (long long)stats.state[2], (long long)stats.state[3], (long long)stats.state[4],
-                  (long long)stats.sblocks_dropped, (long long)stats.adopted_bytes / 1024);
+    print_message("states %lld %lld %lld %lld %lld, sblocks dropped %lld, adopted %lld KiB\n",
+                  (long long)stats.state[0], (long long)stats.state[1], (long long)stats.state[2],
+                  (long long)stats.state[3], (long long)stats.state[4], (long long)stats.sblocks_dropped,
+                  (long long)stats.adopted_bytes / 1024);
     if (requests >= 25000) {
         for (int i = 0; i < 4; i++) {
             assert_true(stats.state[i] > 0);
@@ -259,7 +265,8 @@ static void test_random(void **state)
     random_run(3, requests / 4, 2 << 20, 20 * CHUNK, &limits);
 }
 
-/* ---- states ------------------------------------------------------------------------------------------------------------- */
+/* ---- states
+ * ------------------------------------------------------------------------------------------------------------- */
 
 static void expect_states(ferry_stitch *s, int64_t s1, int64_t s2, int64_t s3, int64_t s4, int64_t s5)
 {
@@ -384,7 +391,8 @@ static void test_arguments(void **state)
     ferry_stitch_close(NULL);
 }
 
-/* ---- failing calls ------------------------------------------------------------------------------------------------------ */
+/* ---- failing calls
+ * ------------------------------------------------------------------------------------------------------ */
 
 /* The same 150 steps with the n-th virtual memory call failing (and those after it): what fails changes nothing, what
  * follows works. */
@@ -400,7 +408,7 @@ static int64_t failing_run(int64_t from, int64_t count)
     r->next_owner = 1;
     if (ferry_stitch_open(&device, &options, &r->s) != FERRY_OK) {
         assert_null(r->s);
-        assert_int_equal(r->device.ranges, 0);
+        assert_int_equal(atomic_load(&r->device.ranges), 0);
         int64_t calls = atomic_load(&r->device.calls);
         free(r->device.map);
         free(r->device.unit);
@@ -453,7 +461,8 @@ static void test_failing_calls(void **state)
     (void)failing_run(10, INT64_MAX / 2); /* from then on all of them */
 }
 
-/* ---- threads ------------------------------------------------------------------------------------------------------------ */
+/* ---- threads
+ * ------------------------------------------------------------------------------------------------------------ */
 
 typedef struct thread {
     pthread_t id;
@@ -509,7 +518,11 @@ static void threads_run(int64_t fail_from, int64_t fail_count)
     d.fail_from = fail_from;
     d.fail_count = fail_count;
     for (int i = 0; i < THREADS; i++) {
-        t[i] = (thread){.s = s, .seed = (uint64_t)i + 1, .requests = request_count(60000) / THREADS, .stream = i % 3, .intact = true};
+        t[i] = (thread){.s = s,
+                        .seed = (uint64_t)i + 1,
+                        .requests = request_count(60000) / THREADS,
+                        .stream = i % 3,
+                        .intact = true};
         assert_int_equal(pthread_create(&t[i].id, NULL, thread_run, &t[i]), 0);
     }
     for (int i = 0; i < THREADS; i++) {
