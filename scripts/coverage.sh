@@ -3,7 +3,7 @@
 # under FERRY_COVERAGE_LEAST (80) percent. Arguments go to ctest: scripts/coverage.sh -R 'test_plan|e2e_plans'.
 set -eu
 cd "$(dirname "$0")/.."
-scripts/install.sh libonnx-testdata libcmocka-dev clang
+scripts/install.sh libonnx-testdata libcmocka-dev clang xz-utils
 export OPENBLAS_NUM_THREADS=1
 dir=build-coverage
 cmake -S . -B $dir -G Ninja -DFERRY_COVERAGE=ON -DFERRY_CUDA=OFF -DCMAKE_BUILD_TYPE=Debug >/dev/null

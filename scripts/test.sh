@@ -3,7 +3,7 @@
 # FERRY_TEST_QUICK=1 runs the plain build alone.
 set -eu
 cd "$(dirname "$0")/.."
-scripts/install.sh libonnx-testdata libcmocka-dev clang libclang-rt-14-dev
+scripts/install.sh libonnx-testdata libcmocka-dev clang libclang-rt-14-dev xz-utils
 export OPENBLAS_NUM_THREADS=1
 jobs=$(nproc)
 
