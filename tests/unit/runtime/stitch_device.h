@@ -10,13 +10,19 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { TEST_STREAMS = 4, TEST_UNIT = 512, TEST_MAPS = 1 << 16 };
+enum { TEST_STREAMS = 4, TEST_UNIT = 512, TEST_PAGES = 1 << 14 };
 
 typedef struct test_map {
     char *at;
     int64_t bytes, physical;    /* offset in the file */
     int64_t last[TEST_STREAMS]; /* work of each stream that may use these addresses, up to here */
 } test_map;
+
+typedef struct test_page { /* chunk_bytes of a mapping, found by its address */
+    struct test_page *next;
+    char *at;
+    test_map *map;
+} test_page;
 
 typedef struct test_unit {
     int owner;                  /* of a live block; 0: none */
@@ -28,7 +34,7 @@ typedef struct test_device {
     int64_t fail_from, fail_count; /* calls fail_from, fail_from + 1 ... fail; 1 is the first */
     atomic_llong calls;
     bool modelled; /* single-threaded: maps, units and streams are checked */
-    test_map *map;
+    test_page *page[TEST_PAGES];
     int maps;
     test_unit *unit;
     int64_t enqueued[TEST_STREAMS], completed[TEST_STREAMS];
@@ -85,14 +91,43 @@ static inline void test_complete(test_device *d, int stream, int64_t to)
     }
 }
 
+static inline test_page **test_page_of(test_device *d, const char *at)
+{
+    uintptr_t number = (uintptr_t)at / (uintptr_t)d->inner.chunk_bytes;
+    test_page **link = &d->page[number % TEST_PAGES];
+    while (*link != NULL && (uintptr_t)(*link)->at / (uintptr_t)d->inner.chunk_bytes != number) {
+        link = &(*link)->next;
+    }
+    return link;
+}
+
 static inline test_map *test_find(test_device *d, const char *at)
 {
-    for (int i = 0; i < d->maps; i++) {
-        if (at >= d->map[i].at && at < d->map[i].at + d->map[i].bytes) {
-            return &d->map[i];
-        }
+    test_page *p = *test_page_of(d, at);
+    return p != NULL ? p->map : NULL;
+}
+
+static inline void test_add(test_device *d, char *at, int64_t bytes, int64_t physical)
+{
+    test_map *m = malloc(sizeof(*m));
+    *m = (test_map){at, bytes, physical, {0}};
+    for (int64_t i = 0; i < bytes; i += d->inner.chunk_bytes) {
+        test_page **link = test_page_of(d, at + i), *p = malloc(sizeof(*p));
+        *p = (test_page){*link, at + i, m};
+        *link = p;
     }
-    return NULL;
+    d->maps++;
+}
+
+static inline void test_remove(test_device *d, test_map *m)
+{
+    for (int64_t i = 0; i < m->bytes; i += d->inner.chunk_bytes) {
+        test_page **link = test_page_of(d, m->at + i), *p = *link;
+        *link = p->next;
+        free(p);
+    }
+    free(m);
+    d->maps--;
 }
 
 static ferry_status test_create(void *self, int64_t bytes, uint64_t *chunk)
@@ -142,7 +177,7 @@ static ferry_status test_map_call(void *self, void *at, int64_t bytes, uint64_t 
         if (test_find(d, at) != NULL) {
             test_wrong(d, "mapped over a mapping");
         }
-        d->map[d->maps++] = (test_map){at, bytes, (int64_t)chunk * d->inner.chunk_bytes, {0}};
+        test_add(d, at, bytes, (int64_t)chunk * d->inner.chunk_bytes);
     }
     return status;
 }
@@ -166,7 +201,7 @@ static ferry_status test_unmap(void *self, void *at, int64_t bytes)
                     test_wrong(d, "unmapped while the device may use it");
                 }
             }
-            *m = d->map[--d->maps];
+            test_remove(d, m);
         }
     }
     return d->inner.unmap(d->inner.self, at, bytes);
@@ -257,7 +292,6 @@ static inline ferry_status test_device_open(test_device *d, int64_t chunk_bytes,
 {
     memset(d, 0, sizeof(*d));
     d->modelled = modelled;
-    d->map = calloc(TEST_MAPS, sizeof(*d->map));
     d->unit = calloc((size_t)(capacity / TEST_UNIT), sizeof(*d->unit));
     ferry_status status = ferry_stitch_host(chunk_bytes, capacity, false, &d->inner);
     *out = d->inner;

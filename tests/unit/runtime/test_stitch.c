@@ -214,7 +214,6 @@ static void run_close(run *r)
     assert_int_equal(r->device.maps, 0);
     assert_int_equal(atomic_load(&r->device.ranges), 0);
     assert_int_equal(atomic_load(&r->device.events), 0);
-    free(r->device.map);
     free(r->device.unit);
 }
 
@@ -410,7 +409,6 @@ static int64_t failing_run(int64_t from, int64_t count)
         assert_null(r->s);
         assert_int_equal(atomic_load(&r->device.ranges), 0);
         int64_t calls = atomic_load(&r->device.calls);
-        free(r->device.map);
         free(r->device.unit);
         free(r);
         return calls;
@@ -538,7 +536,6 @@ static void threads_run(int64_t fail_from, int64_t fail_count)
     assert_int_equal(stats.creates, stats.releases);
     assert_true(stats.state[2] > 0 && stats.sblocks_dropped > 0);
     ferry_stitch_close(s);
-    free(d.map);
     free(d.unit);
 }
 
