@@ -55,8 +55,7 @@ static ferry_status check(const gpu *g, CUresult result, const char *what)
                        words, what);
 }
 
-/* ---- memory
- * ------------------------------------------------------------------------------------------------------------- */
+/* ---- memory ------------------------------------------------------------------------------------------------------ */
 
 static ferry_status gpu_create(void *self, int64_t bytes, uint64_t *chunk)
 {
@@ -107,8 +106,7 @@ static ferry_status gpu_unmap(void *self, void *at, int64_t bytes)
     return check(g, g->call.unmap((CUdeviceptr)(uintptr_t)at, (size_t)bytes), "cuMemUnmap");
 }
 
-/* ---- events: the calls that need a current context
- * --------------------------------------------------------------------- */
+/* ---- events: the calls that need a current context --------------------------------------------------------------- */
 
 static ferry_status enter(const gpu *g)
 {
@@ -187,8 +185,7 @@ static void gpu_event_close(void *self, void *event)
     }
 }
 
-/* ---- opening
- * ------------------------------------------------------------------------------------------------------------ */
+/* ---- opening ----------------------------------------------------------------------------------------------------- */
 
 static void gpu_close(void *self)
 {

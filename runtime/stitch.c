@@ -4,8 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- opening and closing
- * ------------------------------------------------------------------------------------------------ */
+/* ---- opening and closing ----------------------------------------------------------------------------------------- */
 
 static ferry_status check_options(const ferry_stitch_device *d, ferry_stitch_options *o)
 {
@@ -112,8 +111,7 @@ void ferry_stitch_close(ferry_stitch *s)
     free(s);
 }
 
-/* ---- live blocks
- * -------------------------------------------------------------------------------------------------------- */
+/* ---- live blocks ------------------------------------------------------------------------------------------------- */
 
 static int64_t hash(const ferry_stitch *s, const void *address)
 {
@@ -167,8 +165,7 @@ static void table_remove(ferry_stitch *s, live *e)
     s->used--;
 }
 
-/* ---- requests
- * ----------------------------------------------------------------------------------------------------------- */
+/* ---- requests ---------------------------------------------------------------------------------------------------- */
 
 /* The paper's pBlocks stay as they were split; ours merge, and are split again where they were. Both are the exact
  * match of a pattern that has been seen. (Of several places with one hash the last two are known.) */
@@ -317,8 +314,7 @@ ferry_status ferry_stitch_alloc(ferry_stitch *s, int64_t bytes, void *stream, vo
     return status;
 }
 
-/* ---- frees
- * -------------------------------------------------------------------------------------------------------------- */
+/* ---- frees ------------------------------------------------------------------------------------------------------- */
 
 void stitch_release(ferry_stitch *s, const live *block)
 {
@@ -384,8 +380,7 @@ ferry_status ferry_stitch_use(ferry_stitch *s, void *address, void *stream)
     return status;
 }
 
-/* ---- trimming
- * ----------------------------------------------------------------------------------------------------------- */
+/* ---- trimming ---------------------------------------------------------------------------------------------------- */
 
 /* The device is done with all that was freed, and no sBlock is left that can be spared. The lock is released on the
  * way, but not after the last wait. */

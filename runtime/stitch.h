@@ -3,23 +3,25 @@
  * After GMLake (Guo et al., ASPLOS 2024), with its terms:
  *
  *   chunk    a piece of physical memory, the unit that can be mapped (2 MiB on a GPU, or a multiple: see below)
- *   pBlock   a run of bytes of home addresses. Every chunk is mapped once at its home for as long as it exists, so that
- *            pBlocks partition the memory. They are split and merged at any multiple of 512 bytes: neighbours have
- *            neighbouring addresses, so neither costs a virtual memory call (the paper maps both halves of a split
- * again). sBlock   a second range of addresses over whole chunks that lie apart. It costs a map for each chunk, and
- * stays when its memory is freed, to be handed out again as long as the memory behind it is free.
+ *
+ *   pBlock   a run of bytes of home addresses. Every chunk is mapped once at its home for as long as it exists, so
+ *            that pBlocks partition the memory. They are split and merged at any multiple of 512 bytes: neighbours
+ *            have neighbouring addresses, so neither costs a virtual memory call (the paper maps the halves again).
+ *
+ *   sBlock   a second range of addresses over whole chunks that lie apart. It costs a map for each chunk, and stays
+ *            when its memory is freed, to be handed out again as long as the memory behind it is free.
  *
  * A request goes through the paper's states (Algorithm 1, Figure 9), the cheapest first:
  *
- *   S1  exact match   a free pBlock of this size, a place that held one before, or an sBlock    no virtual memory call
- *   S2  single block  the smallest free pBlock that holds it, split                           no virtual memory call
- *   S3  several       whole chunks of several free pBlocks, stitched; the last one is split   one range mapped
- *   S4  not enough    the chunks that are missing are made, and stitched to what is free      chunks made, and mapped
- *   S5  out of memory everything is given back that can be, S1 to S4 are tried once more, then FERRY_FAILED
+ *   S1  exact match    a free pBlock of this size, a place that held one before, or an sBlock: no virtual memory call
+ *   S2  single block   the smallest free pBlock that holds it, split: no virtual memory call
+ *   S3  several        whole chunks of several free pBlocks, stitched; the last one is split
+ *   S4  not enough     the chunks that are missing are made, and stitched to what is free
+ *   S5  out of memory  everything is given back that can be, S1 to S4 are tried once more, then FERRY_FAILED
  *
- * Beyond the paper: an sBlock also serves smaller requests by its first chunks; the rest of an sBlock's last chunk
- * stays in use at home; free chunks of small requests' slabs are stitched too; address ranges of dropped sBlocks are
- * kept and reused, and are unmapped by a thread of their own; no lock is held during virtual memory calls.
+ * Beyond the paper: an sBlock also serves smaller requests by its first chunks; what an sBlock leaves of its last chunk
+ * is used at home; free chunks of small requests' slabs are stitched too; address ranges of dropped sBlocks are reused,
+ * and are unmapped by a thread of their own; no lock is held during virtual memory calls.
  *
  * Streams. A freed block is used again by its stream at once, as the order of the stream permits. Another stream gets
  * it when the work that the first had enqueued by then is known to be complete, or in S5 by waiting for it on the
@@ -43,8 +45,7 @@
 extern "C" {
 #endif
 
-/* ---- what the allocator needs of a device
- * ------------------------------------------------------------------------------ */
+/* ---- what the allocator needs of a device ------------------------------------------------------------------------ */
 
 /* Sizes and addresses are multiples of chunk_bytes. Any thread calls these, several at a time. A stream is the device's
  * own handle, NULL for its default stream. */
@@ -77,21 +78,18 @@ ferry_status ferry_stitch_host(int64_t chunk_bytes, int64_t capacity_bytes, bool
  * without CUDA. */
 ferry_status ferry_stitch_cuda(int ordinal, ferry_stitch_device *out);
 
-/* ---- allocator
- * --------------------------------------------------------------------------------------------------------- */
+/* ---- allocator --------------------------------------------------------------------------------------------------- */
 
 typedef struct ferry_stitch ferry_stitch;
 
 /* Zero means the default. */
 typedef struct ferry_stitch_options {
     int64_t small_bytes;    /* requests below are sub-allocated in slabs of one chunk (2 MiB) */
-    int64_t fragment_bytes; /* GMLake's fragmentation limit: no smaller request is stitched, no smaller piece used (2
-                               MiB) */
-    int64_t
-        large_chunk; /* chunks of this size are made for requests of many times as much (32 MiB); chunk_bytes: never */
-    int64_t limit_bytes; /* physical memory that may be held (the device's) */
-    int max_sblocks;     /* the least recently used one beyond it is dropped (1024) */
-    bool worker;         /* a thread unmaps dropped sBlocks; else the next slow request does */
+    int64_t fragment_bytes; /* no smaller request is stitched, no smaller piece is used: GMLake's limit (a chunk) */
+    int64_t large_chunk;    /* chunks of this size serve new memory of 8 times as much (32 MiB); chunk_bytes: none do */
+    int64_t limit_bytes;    /* physical memory that may be held (the device's) */
+    int max_sblocks;        /* the least recently used one beyond it is dropped (1024) */
+    bool worker;            /* a thread unmaps dropped sBlocks; else the next slow request does */
 } ferry_stitch_options;
 
 /* Takes the device over: close closes it, and so does an open that fails. */
@@ -110,8 +108,7 @@ ferry_status ferry_stitch_use(ferry_stitch *s, void *address, void *stream);
 /* Gives all chunks back that hold nothing; waits for the device. *out_bytes (may be NULL) is what went back. */
 ferry_status ferry_stitch_trim(ferry_stitch *s, int64_t *out_bytes);
 
-/* ---- looking inside
- * ---------------------------------------------------------------------------------------------------- */
+/* ---- looking inside ---------------------------------------------------------------------------------------------- */
 
 typedef struct ferry_stitch_stats {
     int64_t live_bytes, peak_live_bytes;         /* handed out, each request rounded up to 512 bytes */
@@ -126,8 +123,8 @@ typedef struct ferry_stitch_stats {
 void ferry_stitch_get_stats(ferry_stitch *s, ferry_stitch_stats *out);
 void ferry_stitch_reset_peaks(ferry_stitch *s);
 
-/* One line of JSON: {"stats": {...}, "pblocks": [{"at", "bytes", "state", "small"}...], "sblocks": [{"at", "bytes",
- * "live", "pieces"}...]}, in the order of addresses. */
+/* One line of JSON: "stats"; "pblocks" in the order of addresses, each with "at", "bytes", "state", "small"; "sblocks",
+ * each with "at", "bytes", "live", "pieces". */
 ferry_status ferry_stitch_snapshot(ferry_stitch *s, FILE *to);
 
 /* All invariants hold (the list stands at the function). Slow: for tests. */

@@ -19,8 +19,7 @@ void ferry_stitch_reset_peaks(ferry_stitch *s)
     pthread_mutex_unlock(&s->lock);
 }
 
-/* ---- snapshot
- * ----------------------------------------------------------------------------------------------------------- */
+/* ---- snapshot ---------------------------------------------------------------------------------------------------- */
 
 ferry_status ferry_stitch_snapshot(ferry_stitch *s, FILE *to)
 {
@@ -66,8 +65,7 @@ ferry_status ferry_stitch_snapshot(ferry_stitch *s, FILE *to)
     return ferror(to) ? ferryi_fail(FERRY_FAILED, "ferry_stitch_snapshot: cannot write") : FERRY_OK;
 }
 
-/* ---- invariants
- * --------------------------------------------------------------------------------------------------------- */
+/* ---- invariants -------------------------------------------------------------------------------------------------- */
 
 /* A violated one is named: is_valid is asked by tests. */
 #define HOLDS(condition)                                                                                               \

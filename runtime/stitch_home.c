@@ -5,8 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- nodes
- * -------------------------------------------------------------------------------------------------------------- */
+/* ---- nodes ------------------------------------------------------------------------------------------------------- */
 
 enum { NODES = 256 };
 
@@ -48,8 +47,7 @@ static void node_give(ferry_stitch *s, pblock *b)
     s->spares++;
 }
 
-/* ---- bins: 16 to each power of two
- * ---------------------------------------------------------------------------------------- */
+/* ---- bins: 16 to each power of two ------------------------------------------------------------------------------- */
 
 static int bin_of(int64_t bytes)
 {
@@ -126,8 +124,7 @@ pblock *stitch_home_fit(const queue *q, int arena, int64_t bytes)
     return bits == 0 ? NULL : best_in(all->head[word * 64 + __builtin_ctzll(bits)], bytes);
 }
 
-/* ---- splitting and merging
- * ------------------------------------------------------------------------------------------------ */
+/* ---- splitting and merging --------------------------------------------------------------------------------------- */
 
 static void cover(ferry_stitch *s, pblock *b)
 {
@@ -261,8 +258,7 @@ void stitch_home_move(ferry_stitch *s, pblock *b, queue *to, uint64_t stamp)
     settle(s, b);
 }
 
-/* ---- chunks
- * --------------------------------------------------------------------------------------------------------------- */
+/* ---- chunks ------------------------------------------------------------------------------------------------------ */
 
 bool stitch_home_is_free(const ferry_stitch *s, const queue *q, int arena, int64_t at, int64_t bytes)
 {
@@ -286,8 +282,7 @@ bool stitch_home_whole(const ferry_stitch *s, int arena, int64_t *at, int64_t *e
     return first < last;
 }
 
-/* ---- arenas
- * --------------------------------------------------------------------------------------------------------------- */
+/* ---- arenas ------------------------------------------------------------------------------------------------------ */
 
 ferry_status stitch_home_open(ferry_stitch *s)
 {

@@ -1,12 +1,17 @@
 /* stitch_internal.h - the allocator's structures; stitch.h has the idea.
  *
  *   arena    home addresses: one for requests below small_bytes, one for the others. Its pBlocks are a list in the
- * order of addresses that covers it without a gap: HOLE (no memory behind it), FREE or USED. queue    what one stream
- * has freed: its FREE pBlocks by size. Two free neighbours of one queue do not exist: they merge. cover    for each
- * slot of chunk_bytes the pBlock that holds its first byte: so "are these whole chunks free" is one look. sBlock pieces
- * of home addresses, whole chunks, mapped one behind the other elsewhere. It may be handed out when each piece lies in
- * a FREE pBlock of the stream's queue; then these bytes become USED pBlocks, its parts. live     a hash table from the
- * address of a live block to what it is. */
+ *            order of addresses that covers it without a gap: HOLE (no memory behind it), FREE or USED.
+ *
+ *   queue    what one stream has freed: its FREE pBlocks by size. Two free neighbours of one queue do not exist.
+ *
+ *   cover    for each slot of chunk_bytes the pBlock that holds its first byte: so "are these whole chunks free" is one
+ *            look.
+ *
+ *   sBlock   pieces of home addresses, whole chunks, mapped one behind the other elsewhere. It may be handed out when
+ *            each piece lies in a FREE pBlock of the stream's queue; then these bytes become USED pBlocks, its parts.
+ *
+ *   live     a hash table from the address of a live block to what it is. */
 #ifndef FERRY_RUNTIME_STITCH_INTERNAL_H
 #define FERRY_RUNTIME_STITCH_INTERNAL_H
 
@@ -152,8 +157,7 @@ static inline int64_t stitch_round(int64_t bytes, int64_t unit)
     return (bytes + unit - 1) / unit * unit;
 }
 
-/* ---- stitch_home.c: pBlocks
- * --------------------------------------------------------------------------------------------- */
+/* ---- stitch_home.c: pBlocks -------------------------------------------------------------------------------------- */
 
 ferry_status stitch_home_open(ferry_stitch *s);
 void stitch_home_close(ferry_stitch *s);
@@ -178,8 +182,7 @@ bool stitch_home_is_free(const ferry_stitch *s, const queue *q, int arena, int64
 /* Whole chunks inside [*at, *end): narrows the range to them; false: none. */
 bool stitch_home_whole(const ferry_stitch *s, int arena, int64_t *at, int64_t *end);
 
-/* ---- stitch_sblock.c: sBlocks
- * ------------------------------------------------------------------------------------------- */
+/* ---- stitch_sblock.c: sBlocks ------------------------------------------------------------------------------------ */
 
 /* A pooled sBlock whose first `bytes` are free for q, taken; NULL: none. */
 sblock *stitch_pool_take(ferry_stitch *s, queue *q, int64_t bytes);
@@ -201,8 +204,7 @@ ferry_status stitch_span_take(ferry_stitch *s, int64_t bytes, void **at, int64_t
 void stitch_span_give(ferry_stitch *s, void *at, int64_t bytes);
 void stitch_pool_close(ferry_stitch *s);
 
-/* ---- stitch_make.c: S3 and S4
- * ------------------------------------------------------------------------------------------- */
+/* ---- stitch_make.c: S3 and S4 ------------------------------------------------------------------------------------ */
 
 typedef struct place {
     pblock *home; /* one of the two */
@@ -218,8 +220,7 @@ ferry_status stitch_make_small(ferry_stitch *s, queue *q);
 /* Unmaps and releases the chunks of [at, at + bytes); returns how many. */
 int stitch_chunks_release(ferry_stitch *s, int arena, int64_t at, int64_t bytes);
 
-/* ---- stitch_stream.c: streams
- * ------------------------------------------------------------------------------------------- */
+/* ---- stitch_stream.c: streams ------------------------------------------------------------------------------------ */
 
 ferry_status stitch_queue_get(ferry_stitch *s, void *stream, queue **out);
 /* What other queues have freed, if the device is done with it, becomes q's, up to `bytes`. wait: q's stream waits for
@@ -232,8 +233,7 @@ void *stitch_event_take(ferry_stitch *s);
 void stitch_event_give(ferry_stitch *s, void *event);
 void stitch_streams_close(ferry_stitch *s);
 
-/* ---- stitch.c
- * ----------------------------------------------------------------------------------------------------------- */
+/* ---- stitch.c ---------------------------------------------------------------------------------------------------- */
 
 /* The block is free now. */
 void stitch_release(ferry_stitch *s, const live *block);

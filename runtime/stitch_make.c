@@ -11,8 +11,7 @@
  * of what stitching everything would. */
 enum { EXTEND_PART = 512, LARGE_TIMES = 8 };
 
-/* ---- chunks
- * ------------------------------------------------------------------------------------------------------------- */
+/* ---- chunks ------------------------------------------------------------------------------------------------------ */
 
 /* One chunk of at most `bytes` at the slot `at`, mapped but not yet accessible. Large chunks are taken from memory that
  * may be too scattered for them: then small ones do. */
@@ -95,8 +94,7 @@ static ferry_status home_make(ferry_stitch *s, int arena, int64_t at, int64_t by
     return status;
 }
 
-/* ---- stitching
- * ---------------------------------------------------------------------------------------------------------- */
+/* ---- stitching --------------------------------------------------------------------------------------------------- */
 
 /* Addresses for the pieces, all or nothing. Without the lock. */
 static ferry_status sblock_map(ferry_stitch *s, sblock *sb)
@@ -147,8 +145,7 @@ static ferry_status sblock_open(int count, sblock **out)
     return FERRY_OK;
 }
 
-/* ---- choosing
- * ----------------------------------------------------------------------------------------------------------- */
+/* ---- choosing ---------------------------------------------------------------------------------------------------- */
 
 typedef struct choice {
     piece *pieces;
@@ -276,8 +273,7 @@ static ferry_status choose(ferry_stitch *s, const queue *q, int64_t bytes, choic
     return FERRY_OK;
 }
 
-/* ---- S3, S4
- * ------------------------------------------------------------------------------------------------------------- */
+/* ---- S3, S4 ------------------------------------------------------------------------------------------------------ */
 
 /* What is under way without the lock. */
 typedef struct work {

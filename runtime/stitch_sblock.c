@@ -8,8 +8,7 @@
 /* An sBlock may be larger than the request by this part of it: what it could serve else is worth more. */
 enum { WIDER_PART = 4, CANDIDATES = 32 };
 
-/* ---- pool, sorted
- * ------------------------------------------------------------------------------------------------------- */
+/* ---- pool, sorted ------------------------------------------------------------------------------------------------ */
 
 static int pool_find(const ferry_stitch *s, int64_t bytes, const char *address)
 {
@@ -131,8 +130,7 @@ void stitch_pool_free(ferry_stitch *s, sblock *sb)
     lru_add(s, sb);
 }
 
-/* ---- dropping
- * ----------------------------------------------------------------------------------------------------------- */
+/* ---- dropping ---------------------------------------------------------------------------------------------------- */
 
 ferry_status stitch_pool_drop(ferry_stitch *s, sblock *sb)
 {
@@ -228,8 +226,7 @@ void *stitch_pool_worker(void *stitch)
     return NULL;
 }
 
-/* ---- addresses
- * ---------------------------------------------------------------------------------------------------------- */
+/* ---- addresses --------------------------------------------------------------------------------------------------- */
 
 /* Reserved in powers of two, so that a spare range fits again. */
 static int64_t span_bytes(const ferry_stitch *s, int64_t bytes)

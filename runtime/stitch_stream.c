@@ -3,8 +3,7 @@
 
 #include <stdlib.h>
 
-/* ---- events
- * ------------------------------------------------------------------------------------------------------------- */
+/* ---- events ------------------------------------------------------------------------------------------------------ */
 
 void *stitch_event_take(ferry_stitch *s)
 {
@@ -29,8 +28,7 @@ void stitch_event_give(ferry_stitch *s, void *event)
     s->events[s->spare_events++] = event;
 }
 
-/* ---- queues
- * ------------------------------------------------------------------------------------------------------------- */
+/* ---- queues ------------------------------------------------------------------------------------------------------ */
 
 ferry_status stitch_queue_get(ferry_stitch *s, void *stream, queue **out)
 {
@@ -109,8 +107,7 @@ int64_t stitch_adopt(ferry_stitch *s, queue *q, int64_t bytes, bool wait)
     return adopted;
 }
 
-/* ---- blocks that several streams use
- * ------------------------------------------------------------------------------------ */
+/* ---- blocks that several streams use ----------------------------------------------------------------------------- */
 
 static void uses_free(ferry_stitch *s, use *u)
 {

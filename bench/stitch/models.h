@@ -2,11 +2,13 @@
  * what it would reserve for a trace. After the documentation and the behaviour of PyTorch 2.11:
  *
  *   - sizes are rounded up to 512 bytes; up to 1 MiB they go to the small pool, else to the large one
+ *
  *   - the smallest free block of the stream that is large enough is taken, the lowest address among equals; it is split
- * when the rest is at least 512 bytes (small pool, expandable segments) or more than 1 MiB (large pool)
+ *     when the rest is at least 512 bytes (small pool, expandable segments) or more than 1 MiB (large pool)
+ *
  *   - else a segment is allocated: 2 MiB (small pool), 20 MiB (requests below 10 MiB), or the size rounded up to 2 MiB;
- *     expandable: the pool's one segment grows by whole pages, of 2 MiB (small) or 20 MiB (large), behind its last
- * block
+ *     expandable: the pool's one segment grows behind its last block, by pages of 2 MiB (small) or 20 MiB (large)
+ *
  *   - a freed block is merged with its free neighbours of the same segment */
 #ifndef FERRY_BENCH_MODELS_H
 #define FERRY_BENCH_MODELS_H

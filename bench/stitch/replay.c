@@ -1,6 +1,6 @@
 /* replay.c - replays a trace of allocations (TRACES.md) against models of PyTorch's allocators and against the
- * stitching allocator on the host's memory: a row of a table for each, then "ratios CACHING EXPANDABLE FERRY" (reserved
- * / live).
+ * stitching allocator on the host's memory: a row of a table for each, then reserved / live of the three on a line that
+ * begins with "ratios".
  *
  *   bench_stitch NAME [LARGE_CHUNK_MIB] < TRACE
  *   bench_stitch --steps < TRACE                 each training step under the stitching allocator
@@ -143,8 +143,7 @@ static double replay_torch(const trace *t, bool expandable, const char *name)
     return reserved / live;
 }
 
-/* ---- the stitching allocator
- * -------------------------------------------------------------------------------------------- */
+/* ---- the stitching allocator ------------------------------------------------------------------------------------- */
 
 typedef struct replay {
     ferry_stitch *s;

@@ -29,8 +29,7 @@ static int64_t request_count(int64_t usual)
     return text != NULL ? atoll(text) : usual;
 }
 
-/* ---- blocks with contents
- * ----------------------------------------------------------------------------------------------- */
+/* ---- blocks with contents ---------------------------------------------------------------------------------------- */
 
 typedef struct block {
     char *at;
@@ -77,8 +76,7 @@ static int64_t draw_bytes(uint64_t *seed, int64_t most)
     }
 }
 
-/* ---- random requests against the model
- * ---------------------------------------------------------------------------------- */
+/* ---- random requests against the model --------------------------------------------------------------------------- */
 
 typedef struct run {
     test_device device;
@@ -264,8 +262,7 @@ static void test_random(void **state)
     random_run(3, requests / 4, 2 << 20, 20 * CHUNK, &limits);
 }
 
-/* ---- states
- * ------------------------------------------------------------------------------------------------------------- */
+/* ---- states ------------------------------------------------------------------------------------------------------ */
 
 static void expect_states(ferry_stitch *s, int64_t s1, int64_t s2, int64_t s3, int64_t s4, int64_t s5)
 {
@@ -390,8 +387,7 @@ static void test_arguments(void **state)
     ferry_stitch_close(NULL);
 }
 
-/* ---- failing calls
- * ------------------------------------------------------------------------------------------------------ */
+/* ---- failing calls ----------------------------------------------------------------------------------------------- */
 
 /* The same 150 steps with the n-th virtual memory call failing (and those after it): what fails changes nothing, what
  * follows works. */
@@ -459,8 +455,7 @@ static void test_failing_calls(void **state)
     (void)failing_run(10, INT64_MAX / 2); /* from then on all of them */
 }
 
-/* ---- threads
- * ------------------------------------------------------------------------------------------------------------ */
+/* ---- threads ----------------------------------------------------------------------------------------------------- */
 
 typedef struct thread {
     pthread_t id;
