@@ -259,7 +259,7 @@ static ferry_kernel batchnorm_call(const Lowering *l, const ModelNode *n, const 
 }
 
 /* Running statistics number i (mean, variance) from those of the batch: in a training graph the initializer's state is
- * brought up to date, in a forward graph output 1 + i is made of input 3 + i. */
+ * brought up to date; else output 1 + i is made of input 3 + i. */
 static Status lower_running(Diag *d, Lowering *l, ModelNode *n, int i, int batch)
 {
     Graph *g = l->graph;
@@ -271,18 +271,19 @@ static Status lower_running(Diag *d, Lowering *l, ModelNode *n, int i, int batch
     bool used = lower_is_used(l, n, 1 + i);
     if (used || !g->forward)
         TRY(lower_input(d, l, n, 3 + i, &running));
-    if (g->forward && used) {
+    bool state = running >= 0 && g->tensor.at[graph_root(g, running)].kind == TENSOR_STATE;
+    if (!state && !g->forward)
+        diag_warn(d, "%s: node '%s' (%s): its running %s is no initializer and is not kept", l->model->path, n->name,
+                  n->op, i == 0 ? "mean" : "variance");
+    if (used && !state) {
         TRY(lower_output(d, l, n, 1 + i, &out));
         ferry_kernel copy = call_scale(g->precision, average.n, 1, false);
         TRY(lower_emit(d, l, n, &copy, (int[]){out, running}));
         TRY(lower_emit(d, l, n, &average, (int[]){out, batch}));
-    } else if (!g->forward && g->tensor.at[graph_root(g, running)].kind == TENSOR_STATE) {
+    } else if (state) {
         g->param[g->tensor.at[running].param].init = i == 0 ? INIT_ZERO : INIT_ONE;
         TRY(lower_emit(d, l, n, &average, (int[]){running, batch}));
         out = running;
-    } else if (!g->forward) {
-        diag_warn(d, "%s: node '%s' (%s): its running %s is no initializer and is not kept", l->model->path, n->name,
-                  n->op, i == 0 ? "mean" : "variance");
     }
     if (1 + i < n->n_out && n->out[1 + i] >= 0)
         l->tensor_of[n->out[1 + i]] = out;

@@ -36,6 +36,7 @@ typedef struct Value {
     int64_t data_dim[MAX_RANK];   /* inside model_infer: extent of data along each axis, 1 where it repeats; then = dim */
     bool data_missing;            /* initializer whose external file is not there */
     int producer;                 /* index of the node that computes it, -1 */
+    size_t file_at;               /* initializers, of branches as well: where their message's content lies in the file */
 } Value;
 
 typedef enum AttrKind { ATTR_INT, ATTR_INTS, ATTR_FLOAT, ATTR_FLOATS, ATTR_STRING, ATTR_TENSOR, ATTR_GRAPH, ATTR_OTHER } AttrKind;

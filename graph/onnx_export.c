@@ -46,6 +46,8 @@ typedef struct Export {
     int64_t data_bytes;
     int changes; /* tensors that are not copied as they are */
     bool *found; /* by weight */
+    const uint8_t *file;
+    Model *imported; /* NULL until a weight is not found in the main graph: knows where those of branches are */
     ExportReport report;
 } Export;
 
@@ -321,6 +323,17 @@ static int find_weight(const Export *x, const WireField *tensor)
     return -1;
 }
 
+/* The same for an initializer of a branch, whose name in the file may be that of others. */
+static int find_inner_weight(const Export *x, const WireField *tensor)
+{
+    const Model *m = x->imported;
+    for (int v = 0; m && v < m->value.count; v++)
+        for (int i = 0; m->value.at[v].file_at == (size_t)(tensor->at - x->file) && i < x->o->n_weight; i++)
+            if (strcmp(x->o->weight[i].name, m->value.at[v].name) == 0)
+                return i;
+    return -1;
+}
+
 /* Adds the tensor's message unless it is to be copied as it is: *copy. `weight` -1: the old values. */
 static Status rewrite_tensor(Export *x, const WireField *tensor, int weight, bool *copy)
 {
@@ -367,8 +380,8 @@ static bool is_export_entry(const WireField *entry)
     return false;
 }
 
-/* depth 0: the model; 1: its graph, whose initializers are the parameters. Sub-graphs and attributes may hold tensors
- * whose data lies outside as well. The scan bounds the depth. */
+/* depth 0: the model; 1: its graph, whose initializers are the parameters. Branches may have some as well, and attributes
+ * hold tensors whose data lies outside. The scan bounds the depth. */
 static Status rewrite_message(Export *x, const ProtobufCMessageDescriptor *type, const uint8_t *at, size_t size,
                               int depth)
 {
@@ -385,7 +398,8 @@ static Status rewrite_message(Export *x, const ProtobufCMessageDescriptor *type,
             inner == &onnx__node_proto__descriptor || inner == &onnx__attribute_proto__descriptor) {
             TRY(open_field(x, f.number, &opened));
             if (inner == &onnx__tensor_proto__descriptor) {
-                int weight = depth == 1 && f.number == GRAPH_INITIALIZER ? find_weight(x, &f) : -1;
+                bool initializer = type == &onnx__graph_proto__descriptor && f.number == GRAPH_INITIALIZER;
+                int weight = !initializer ? -1 : depth == 1 ? find_weight(x, &f) : find_inner_weight(x, &f);
                 TRY(rewrite_tensor(x, &f, weight, &copy));
             } else {
                 int before = x->changes;
@@ -403,6 +417,14 @@ static Status rewrite_message(Export *x, const ProtobufCMessageDescriptor *type,
     return ST_OK;
 }
 
+/* A model that cannot be imported has no branches that were trained. */
+static bool import_again(Export *x)
+{
+    Diag quiet = {.quiet = true};
+    const ModelOptions options = {.path = x->m->path, .allow_missing_data = true};
+    return model_import(&quiet, x->a, &options, &x->imported) == ST_OK;
+}
+
 static Status describe(Export *x, const MappedFile *file, bool outside, int64_t *bytes)
 {
     x->outside = outside;
@@ -411,6 +433,9 @@ static Status describe(Export *x, const MappedFile *file, bool outside, int64_t 
     x->report = (ExportReport){0};
     memset(x->found, 0, (size_t)x->o->n_weight * sizeof *x->found);
     TRY(rewrite_message(x, &onnx__model_proto__descriptor, file->bytes, file->size, 0));
+    for (int i = 0; i < x->o->n_weight; i++)
+        if (!x->found[i] && !x->imported && import_again(x))
+            return describe(x, file, outside, bytes);
     for (int i = 0; i < x->o->n_weight; i++)
         if (!x->found[i])
             return diag_fail(x->d, ST_MODEL, "%s: has no initializer \"%.300s\"", x->m->path, x->o->weight[i].name);
@@ -526,6 +551,7 @@ static Status run(Export *x)
     bool ours = false;
     char hash[33];
     TRY(model_map(x->d, x->m, x->m->path, NULL, &file));
+    x->file = file.bytes;
     hash_hex(file.bytes, file.size, hash);
     if (x->o->model_hash && strcmp(x->o->model_hash, hash) != 0) {
         diag_fail(x->d, ST_MODEL, "%s: is not the model that was trained: its hash is %s, expected %s", x->m->path,
@@ -584,6 +610,7 @@ Status onnx_export(Diag *d, Arena *a, const ExportOptions *options, ExportReport
         *report = x.report;
     VEC_FREE(&x.piece);
     VEC_FREE(&x.data);
+    model_close(x.imported);
     model_close(x.m);
     return status;
 }

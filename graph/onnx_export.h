@@ -5,7 +5,7 @@
 #include "graph/model.h"
 
 /* An initializer of the file and where its new values come from. Tied parameters give several of these the same `from`.
- */
+ * Those of an If's branches have the name that the import gives them. */
 typedef struct ExportWeight {
     const char *name;
     const ferry_tensor *from; /* floating values of any type: the initializer keeps its own type */

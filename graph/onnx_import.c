@@ -100,6 +100,7 @@ Status import_initializer(Import *im, const WireField *f, const Scope *scope)
         return diag_oom(im->d);
     TRY(value_add(im, name, VALUE_INITIALIZER, "initializer", &index));
     t.name = im->m->value.at[index].name;
+    t.file_at = (size_t)(f->at - im->file);
     im->m->value.at[index] = t;
     return ST_OK;
 }
@@ -364,6 +365,7 @@ Status model_import(Diag *d, Arena *a, const ModelOptions *options, Model **out)
     if (status == ST_OK)
         status = onnx_scan(d, m->path, file.bytes, file.size);
     if (status == ST_OK) {
+        im.file = file.bytes;
         hash_hex(file.bytes, file.size, m->hash);
         status = import_model(&im, file.bytes, file.size);
     }

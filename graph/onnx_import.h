@@ -23,6 +23,7 @@ typedef struct Import {
     Diag *d;
     Model *m;
     const ModelOptions *options;
+    const uint8_t *file;
     Wire graph;
     bool has_graph;
     NameSlot *slot; /* open addressing by the name's hash; a power of two, at most half full */

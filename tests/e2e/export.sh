@@ -57,7 +57,11 @@ round ts bert fp32 0 "${tokens[@]}" --loss cross_entropy
 round dynamo23 bert fp32 0 "${tokens[@]}" --loss cross_entropy
 round dynamo llama fp32 0 "${tokens[@]}" --loss cross_entropy # rotary frequencies are no parameters
 round ts resnet fp32 0 --dim batch=4 --loss cross_entropy
+round dynamo resnet fp32 0 --dim batch=4 --loss cross_entropy
 round dynamo vit fp32 0 --dim batch=4 --loss cross_entropy
+round ts vit fp32 0 --dim batch=4 --loss cross_entropy
+round ts batchnorm fp32 0 --dim batch=8 --loss cross_entropy # running statistics come along
+round ts13 batchnorm fp64 1e-6 --dim batch=8 --loss cross_entropy
 
 # The same weights in a file beside the model; what ferryc export wrote it may overwrite, nothing else.
 done=gpt2-ts-fp32.done

@@ -125,6 +125,72 @@ static int fork_case(CaseFunction *run, const char *dir, char *why)
     return WEXITSTATUS(status);
 }
 
+/* ---- operators of a case --------------------------------------------------------------------------------------------- */
+
+typedef struct Ops {
+    Arena *arena;
+    int64_t opset;
+    bool claimed; /* each is in the table, at this opset */
+    VEC(const char *) name;
+} Ops;
+
+static const char *wire_text(Arena *a, const WireField *f)
+{
+    char *text = arena_alloc(a, f->size + 1, 1);
+    return text != NULL ? memcpy(text, f->at, f->size) : "";
+}
+
+/* The nodes of a graph, and of those in their attributes. */
+static void graph_ops(Ops *ops, const WireField *graph)
+{
+    WireField node, f, inner;
+    for (Wire g = {graph->at, graph->at + graph->size, NULL}; wire_next(&g, &node);) {
+        const char *op = "", *domain = "";
+        if (node.number != 1)
+            continue;
+        for (Wire n = {node.at, node.at + node.size, NULL}; wire_next(&n, &f);) {
+            op = f.number == 4 ? wire_text(ops->arena, &f) : op;
+            domain = f.number == 7 ? wire_text(ops->arena, &f) : domain;
+            for (Wire a = {f.at, f.at + f.size, NULL}; f.number == 5 && wire_next(&a, &inner);)
+                if (inner.number == 6)
+                    graph_ops(ops, &inner);
+        }
+        const char **slot = VEC_PUSH(&ops->name);
+        if (slot != NULL)
+            *slot = op;
+        ops->claimed = ops->claimed && op_find(domain, op, ops->opset) != NULL;
+    }
+}
+
+/* Of a file that cannot be read nothing is claimed. The caller frees ops->name. */
+static void case_ops(Arena *a, const char *path, Ops *ops)
+{
+    Diag d = {.quiet = true};
+    uint8_t *bytes;
+    int64_t size;
+    WireField f, part;
+    *ops = (Ops){.arena = a};
+    if (file_read(&d, path, 1 << 28, &bytes, &size) != ST_OK)
+        return;
+    if (onnx_scan(&d, path, bytes, (size_t)size) == ST_OK) {
+        ops->claimed = true;
+        for (Wire m = {bytes, bytes + size, NULL}; wire_next(&m, &f);) {
+            const char *domain = "";
+            int64_t version = 0;
+            for (Wire o = {f.at, f.at + f.size, NULL}; f.number == 8 && wire_next(&o, &part);) {
+                domain = part.number == 1 ? wire_text(a, &part) : domain;
+                version = part.number == 2 ? (int64_t)part.value : version;
+            }
+            if (f.number == 8 && (domain[0] == '\0' || strcmp(domain, "ai.onnx") == 0))
+                ops->opset = version;
+        }
+        for (Wire m = {bytes, bytes + size, NULL}; wire_next(&m, &f);)
+            if (f.number == 7)
+                graph_ops(ops, &f);
+    }
+    base_free(bytes);
+}
+
 /* ---- lists ----------------------------------------------------------------------------------------------------------- */
 
 typedef struct Known {
@@ -203,7 +269,45 @@ typedef struct Run {
     List list, skipped;
     bool print;
     int cases, passed, known, wrong;
+    int claimed, claimed_passed;
+    double share;        /* percent, 0: not asked for */
+    const char *covered; /* path, NULL */
+    VEC(const char *) op;
 } Run;
+
+static void count_ops(Run *r, const char *name, bool passed)
+{
+    Ops ops;
+    case_ops(r->arena, arena_printf(r->arena, "%s/node/%s/model.onnx", r->data, name), &ops);
+    r->claimed += ops.claimed;
+    r->claimed_passed += ops.claimed && passed;
+    for (int i = 0; i < ops.name.count && passed; i++) {
+        const char **slot = VEC_PUSH(&r->op);
+        if (slot != NULL)
+            *slot = ops.name.at[i];
+    }
+    VEC_FREE(&ops.name);
+}
+
+static int by_text(const void *a, const void *b)
+{
+    return strcmp(*(const char *const *)a, *(const char *const *)b);
+}
+
+static bool write_covered(Run *r)
+{
+    Diag d = {0};
+    Text t = {0};
+    qsort(r->op.at, (size_t)r->op.count, sizeof *r->op.at, by_text);
+    for (int i = 0; i < r->op.count; i++)
+        if (i == 0 || strcmp(r->op.at[i - 1], r->op.at[i]) != 0)
+            text_add(&t, "%s\n", r->op.at[i]);
+    bool written = !t.failed && file_write(&d, r->covered, t.at, t.size) == ST_OK;
+    if (!written)
+        fprintf(stderr, "%s\n", d.message);
+    text_free(&t);
+    return written;
+}
 
 static void one(Run *r, const char *name)
 {
@@ -213,6 +317,7 @@ static void one(Run *r, const char *name)
         return;
     bool passed = fork_case(r->run, arena_printf(r->arena, "%s/node/%s", r->data, name), why) == CASE_PASSED;
     r->cases++;
+    count_ops(r, name, passed);
     if (known != NULL)
         known->seen = true;
     r->passed += passed;
@@ -262,7 +367,13 @@ static int all_cases(Run *r)
     if (!r->print)
         printf("%d cases: %d pass, %d do not and are listed, %d are not as listed\n", r->cases, r->passed, r->known,
                r->wrong);
-    return r->wrong > 0 && !r->print;
+    double share = 100.0 * r->claimed_passed / (r->claimed > 0 ? r->claimed : 1);
+    if (!r->print && r->share > 0)
+        printf("%d of the %d cases whose operators are all in the table pass: %.2f %% (at least %g %%)\n", r->claimed_passed,
+               r->claimed, share, r->share);
+    if (r->covered != NULL && !write_covered(r))
+        return 1;
+    return (r->wrong > 0 || share < r->share) && !r->print;
 }
 
 int cases_main(int argc, char **argv, CaseFunction *run)
@@ -277,12 +388,18 @@ int cases_main(int argc, char **argv, CaseFunction *run)
         } else if (strcmp(argv[0], "--but") == 0 && argc > 1) {
             read = read && read_list(r.arena, argv[1], &r.skipped);
             argv++, argc--;
+        } else if (strcmp(argv[0], "--share") == 0 && argc > 1) {
+            r.share = strtod(argv[1], NULL);
+            argv++, argc--;
+        } else if (strcmp(argv[0], "--covered") == 0 && argc > 1) {
+            r.covered = argv[1];
+            argv++, argc--;
         } else {
             break;
         }
     }
     if (argc < 2 || strncmp(argv[0], "--", 2) == 0) {
-        fprintf(stderr, "usage: %s [--list] [--but SKIPPED] DATA LIST [CASE...]\n", program);
+        fprintf(stderr, "usage: %s [--list] [--but SKIPPED] [--share PERCENT] [--covered FILE] DATA LIST [CASE...]\n", program);
         status = 2;
     } else if (read && (r.print || read_list(r.arena, argv[1], &r.list))) {
         r.data = argv[0];
@@ -290,6 +407,7 @@ int cases_main(int argc, char **argv, CaseFunction *run)
     }
     VEC_FREE(&r.list);
     VEC_FREE(&r.skipped);
+    VEC_FREE(&r.op);
     arena_close(r.arena);
     return status;
 }

@@ -4,6 +4,8 @@
  *   PROGRAM --but SKIPPED ...      without the cases that the list SKIPPED names
  *   PROGRAM DATA LIST CASE...      these cases only, with what they say
  *   PROGRAM --list DATA LIST       prints a LIST made anew from what happens
+ *   PROGRAM --share PERCENT ...    of the cases whose operators are all in ops.def, at least this share has to pass
+ *   PROGRAM --covered FILE ...     writes the operators of the cases that pass, one a line
  *
  * A case is a folder with model.onnx and test_data_set_N/input_K.pb and output_K.pb, each a TensorProto. The program
  * fails when a case of LIST passes, when one that is not in it does not, and when LIST names a case that is not there.

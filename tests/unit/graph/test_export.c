@@ -358,9 +358,113 @@ static void test_refused(void **state)
     file_close(&f);
 }
 
+/* y = x * w, with a w of its own in either branch. */
+static char *branches(File *f)
+{
+    Text graph = {0}, model = {0}, t, n, a, value = {0}, type = {0}, shape = {0}, opset = {0};
+    const bool yes = true;
+    const float w[2][2] = {{1, 2}, {3, 4}};
+    t = head("cond", 9, 0, NULL);
+    put(&t, 9, &yes, 1);
+    put_message(&graph, 5, &t);
+    n = (Text){0};
+    put_text(&n, 1, "cond");
+    put_text(&n, 2, "y");
+    put_text(&n, 3, "pick");
+    put_text(&n, 4, "If");
+    for (int i = 0; i < 2; i++) {
+        Text branch = {0}, mul = {0}, out = {0};
+        put_text(&mul, 1, "x");
+        put_text(&mul, 1, "w");
+        put_text(&mul, 2, "p");
+        put_text(&mul, 4, "Mul");
+        put_message(&branch, 1, &mul);
+        t = head("w", 1, 1, (int64_t[]){2});
+        put(&t, 9, w[i], sizeof w[i]);
+        put_message(&branch, 5, &t);
+        put_text(&out, 1, "p");
+        put_message(&branch, 12, &out);
+        a = (Text){0};
+        put_text(&a, 1, i == 0 ? "then_branch" : "else_branch");
+        put_message(&a, 6, &branch);
+        put_int(&a, 20, 5);
+        put_message(&n, 5, &a);
+    }
+    put_message(&graph, 1, &n);
+    a = (Text){0};
+    put_int(&a, 1, 2);
+    put_message(&shape, 1, &a);
+    put_int(&type, 1, 1);
+    put_message(&type, 2, &shape);
+    a = (Text){0};
+    put_message(&a, 1, &type);
+    put_text(&value, 1, "x");
+    put_message(&value, 2, &a);
+    put_message(&graph, 11, &value);
+    a = (Text){0};
+    put_text(&a, 1, "y");
+    put_message(&graph, 12, &a);
+    put_int(&opset, 2, 17);
+    put_int(&model, 1, 8);
+    put_message(&model, 7, &graph);
+    put_message(&model, 8, &opset);
+    char *path = path_join(f->a, f->dir, "branches.onnx");
+    Diag d = {0};
+    assert_int_equal(file_write(&d, path, model.at, model.size), ST_OK);
+    text_free(&model);
+    return path;
+}
+
+/* Values of both w in the order of the file, by the names that the import gives them. */
+static void read_branches(File *f, const char *path, const char *name[2], float w[2][2])
+{
+    Diag d = {0};
+    Model *m;
+    ModelOptions o = {.path = path};
+    int n = 0;
+    if (model_import(&d, f->a, &o, &m) != ST_OK)
+        fail_msg("%s", d.message);
+    for (int v = 0; v < m->value.count; v++)
+        if (m->value.at[v].kind == VALUE_INITIALIZER && m->value.at[v].dtype == FERRY_F32) {
+            assert_true(n < 2);
+            memcpy(w[n], m->value.at[v].data, sizeof w[n]);
+            name[n++] = m->value.at[v].name;
+        }
+    assert_int_equal(n, 2);
+    model_close(m);
+}
+
+static void test_branches(void **state)
+{
+    (void)state;
+    File f = file_open();
+    Diag d;
+    ExportReport r;
+    const char *name[2];
+    float w[2][2];
+    f.model = branches(&f);
+    read_branches(&f, f.model, name, w);
+    assert_true(w[0][0] == 1 && w[1][1] == 4 && strcmp(name[0], name[1]) != 0);
+    ferry_tensor t = tensor_f64(NEW, 1, 2, 0);
+    const ExportWeight one = {name[0], &t, false}, two[] = {one, {name[1], &t, false}};
+    if (run(&f, &d, &one, 1, EXPORT_INLINE_BYTES, &r) != ST_OK)
+        fail_msg("%s", d.message);
+    assert_int_equal(r.changed, 1);
+    const char *again[2];
+    read_branches(&f, f.out, again, w);
+    assert_string_equal(again[0], name[0]);
+    assert_true(w[0][0] == 10 && w[0][1] == 20 && w[1][0] == 3 && w[1][1] == 4);
+    assert_int_equal(run(&f, &d, two, 2, EXPORT_INLINE_BYTES, &r), ST_OK);
+    read_branches(&f, f.out, again, w);
+    assert_true(w[0][0] == 10 && w[0][1] == 20 && w[1][0] == 10 && w[1][1] == 20);
+    assert_int_equal(run(&f, &d, &(ExportWeight){"w", &t, false}, 1, EXPORT_INLINE_BYTES, &r), ST_MODEL);
+    assert_non_null(strstr(d.message, "no initializer \"w\""));
+    file_close(&f);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_every_storage), cmocka_unit_test(test_same_values),
-                                       cmocka_unit_test(test_refused)};
+                                       cmocka_unit_test(test_refused), cmocka_unit_test(test_branches)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
