@@ -62,6 +62,7 @@ round dynamo vit fp32 0 --dim batch=4 --loss cross_entropy
 round ts vit fp32 0 --dim batch=4 --loss cross_entropy
 round ts batchnorm fp32 0 --dim batch=8 --loss cross_entropy # running statistics come along
 round ts13 batchnorm fp64 1e-6 --dim batch=8 --loss cross_entropy
+round if branches fp32 0 --dim batch=5 --loss cross_entropy # a parameter of a branch
 
 # The same weights in a file beside the model; what ferryc export wrote it may overwrite, nothing else.
 done=gpt2-ts-fp32.done
