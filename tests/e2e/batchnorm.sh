@@ -57,6 +57,7 @@ quiet ferryc profile trained.onnx -o trained.profile.yaml --dim batch=8 --loss c
 quiet ferryc plan trained.profile.yaml -o trained.yaml --algorithm memferry
 quiet ferryc emit trained.yaml -o trained
 check_weights trained/weights.safetensors "$family/reference.json" float64 2e-5
+expect 4 'unsupported in bf16' ferryc inspect "$family/ts.onnx" --dim batch=8 --loss cross_entropy --precision bf16
 expect 2 '[-][-]tie' ferryc inspect "$family/ts.onnx" --dim batch=8 --loss cross_entropy --tie norm1.running_mean=norm1.bias
 
 # The statistics start at mean 0 and variance 1 when the weights are drawn.
