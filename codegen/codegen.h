@@ -64,6 +64,8 @@ typedef struct Emitter {
     const Plan *plan;
     const EmitOptions *options;
     Names names;
+    PartList parts;
+    const char **part_name; /* by part: its function */
     Text text;
 } Emitter;
 

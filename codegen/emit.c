@@ -90,6 +90,10 @@ Status emit(Diag *d, Arena *a, const Profile *p, const StepList *s, const EmitOp
                  .options = options};
     bool keep[N_PARTS];
     TRY(names_make(d, a, s, &e.names));
+    TRY(parts_build(d, a, s, &e.parts));
+    e.part_name = ARENA_NEW(a, const char *, e.parts.n);
+    if (!e.part_name)
+        return diag_oom(d);
     TRY(check_weights_file(&e, "constants.safetensors"));
     if (!options->random_init)
         TRY(check_weights_file(&e, "weights.safetensors"));

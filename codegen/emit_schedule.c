@@ -83,6 +83,7 @@ Status emit_schedule_h(Emitter *e)
                 "    SCHEDULE_RANDOM_INIT = %d, /* 1: schedule_init draws the weights from SCHEDULE_SEED */\n};\n",
              g->n_input, g->n_param, e->plan->clip ? 1 : 0, e->options->random_init ? 1 : 0);
     text_add(t, "#define SCHEDULE_SEED UINT64_C(%" PRIu64 ")\n", e->options->seed);
+    text_add(t, "#define SCHEDULE_PLAN_HASH \"%s\" /* of plan.yaml */\n", e->plan->hash);
     text_add(t, "#define SCHEDULE_POOL_BYTES INT64_C(%" PRId64 ") /* of the device pool */\n", e->plan->layout.reserved_bytes);
     text_add(t, "#define SCHEDULE_PEAK_BYTES INT64_C(%" PRId64 ") /* with the kernels' scratch */\n\n", e->plan->peak_bytes);
     text_add(t, "typedef struct schedule schedule;\n\n/* One batch, copied by schedule_step before it returns. */\n"
@@ -114,6 +115,10 @@ Status emit_schedule_h(Emitter *e)
              "ferry_status schedule_load(schedule *s, const char *dir);\n"
              "int64_t schedule_steps(const schedule *s);        /* steps enqueued so far, those before a load included */\n"
              "int64_t schedule_device_bytes(const schedule *s); /* device memory held at most: pool and scratch */\n"
+             "/* Records when each part of the steps first .. first + count - 1 runs (count at least 2); call it before them. */\n"
+             "ferry_status schedule_record(schedule *s, int64_t first, int count);\n"
+             "/* Waits, then writes the record as run.yaml, which ferryc report --measured shows beside the plan. */\n"
+             "ferry_status schedule_record_write(schedule *s, const char *path);\n"
              "/* The parameters and running statistics in host memory (SCHEDULE_PARAMS of them), named as in the model; read them\n"
              " * after a sync. */\n"
              "const ferry_tensor *schedule_params(const schedule *s);\n"
@@ -185,6 +190,34 @@ static void open_function(Emitter *e, const char *name, const char *more)
 static void close_function(Emitter *e)
 {
     text_add(&e->text, "    return FERRY_OK;\n}\n\n");
+}
+
+/* The recorder's stamps around a part's work: after its waits, before its event. */
+static void add_begin(Emitter *e, const Step *step, const char *name)
+{
+    e->part_name[e->parts.of_step[step - e->steps->step]] = name;
+    text_add(&e->text, "    BEGIN(%s, %s);\n", step_stream_name(step->stream), name);
+}
+
+static void add_end(Emitter *e, const Step *step)
+{
+    text_add(&e->text, "    END(%s, %s);\n", step_stream_name(step->stream),
+             e->part_name[e->parts.of_step[step - e->steps->step]]);
+}
+
+/* The function of a step that is a part of its own. */
+static void open_step(Emitter *e, const Step *step, const char *name, const char *more)
+{
+    open_function(e, name, more);
+    add_waits(e, step);
+    add_begin(e, step, name);
+}
+
+static void close_step(Emitter *e, const Step *step)
+{
+    add_end(e, step);
+    add_record(e, step);
+    close_function(e);
 }
 
 static void unit_story(Emitter *e, int unit)
@@ -263,16 +296,14 @@ static void emit_load(Emitter *e, const Step *step, const char *name)
     c_text_comment(&e->text, u->name);
     text_add(&e->text, " to the device%s, %s, %s predicted. */\n", step->copy == 2 ? " again" : "",
              size_print(size, u->bytes), time_print(time, step->duration_ns));
-    open_function(e, name, "");
-    add_waits(e, step);
+    open_step(e, step, name, "");
     for (int i = 0; i < u->n_param; i++) {
         int p = u->param[i];
         const char *to = emit_buffer(e, (step->copy == 2 ? s->param_bp_buffer : s->param_buffer)[p]);
         text_add(&e->text, "    TRY(ferry_copy_h2d(s->load, %s, %s, %" PRId64 "));\n", to,
                  emit_buffer(e, s->source_buffer[p]), e->graph->param[p].bytes);
     }
-    add_record(e, step);
-    close_function(e);
+    close_step(e, step);
 }
 
 static void emit_store(Emitter *e, const Step *step, const char *name)
@@ -284,8 +315,7 @@ static void emit_store(Emitter *e, const Step *step, const char *name)
     c_text_comment(&e->text, u->name);
     text_add(&e->text, " to the host, %s, %s predicted. */\n", size_print(size, u->grad_bytes),
              time_print(time, step->duration_ns));
-    open_function(e, name, "");
-    add_waits(e, step);
+    open_step(e, step, name, "");
     for (int i = 0; i < u->n_param; i++) {
         int p = u->param[i];
         if (e->graph->param[p].grad < 0)
@@ -294,8 +324,7 @@ static void emit_store(Emitter *e, const Step *step, const char *name)
         text_add(&e->text, "    TRY(ferry_copy_d2h(s->store, %s, %s, %" PRId64 "));\n", to,
                  emit_buffer(e, s->grad_buffer[p]), e->graph->param[p].bytes);
     }
-    add_record(e, step);
-    close_function(e);
+    close_step(e, step);
 }
 
 /* Place of a parameter's partial sum: trained parameters in order. */
@@ -311,16 +340,14 @@ static void emit_sqnorm(Emitter *e, const Step *step, const char *name)
 {
     const StepList *s = e->steps;
     const Unit *u = &e->graph->unit[step->unit];
-    open_function(e, name, "");
-    add_waits(e, step);
+    open_step(e, step, name, "");
     for (int i = 0; i < u->n_param; i++) {
         int p = u->param[i];
         if (e->graph->param[p].grad >= 0)
             text_add(&e->text, "    TRY(ferry_sqnorm(s->update, T, &s->partials[%d], %s, %" PRId64 "));\n",
                      partial_index(e->graph, p), emit_buffer(e, s->host_grad_buffer[p]), e->graph->param[p].count);
     }
-    add_record(e, step);
-    close_function(e);
+    close_step(e, step);
 }
 
 static int state_buffer(const StepList *s, BufferKind kind, int param)
@@ -342,8 +369,7 @@ static void emit_adamw(Emitter *e, const Step *step, const char *name)
              e->plan->unit[step->unit].late ? "after the backward pass, hidden behind the next forward"
                                             : "as soon as its gradients are there",
              time_print(time, step->duration_ns));
-    open_function(e, name, ", ferry_adamw_args args");
-    add_waits(e, step);
+    open_step(e, step, name, ", ferry_adamw_args args");
     for (int i = 0; i < u->n_param; i++) {
         int p = u->param[i];
         if (e->graph->param[p].grad < 0)
@@ -360,8 +386,7 @@ static void emit_adamw(Emitter *e, const Step *step, const char *name)
                  e->plan->clip ? "&s->norm[s->parity][1]" : "NULL", e->graph->param[p].count);
         emit_wrap(e, start);
     }
-    add_record(e, step);
-    close_function(e);
+    close_step(e, step);
 }
 
 static void emit_stage(Emitter *e, const Step *step)
@@ -383,8 +408,7 @@ static void emit_load_input(Emitter *e, const Step *step)
 {
     const Graph *g = e->graph;
     const StepList *s = e->steps;
-    open_function(e, "load_inputs", "");
-    add_waits(e, step);
+    open_step(e, step, "load_inputs", "");
     for (int i = 0; i < s->n_buffer; i++) {
         if (s->buffer[i].kind != BUFFER_STAGING)
             continue;
@@ -396,32 +420,27 @@ static void emit_load_input(Emitter *e, const Step *step)
         text_add(&e->text, "    TRY(ferry_copy_h2d(s->load, %s, %s, %" PRId64 "));\n", target, emit_buffer(e, i),
                  g->tensor.at[tensor].bytes);
     }
-    add_record(e, step);
-    close_function(e);
+    close_step(e, step);
 }
 
 static void emit_store_loss(Emitter *e, const Step *step)
 {
     const Graph *g = e->graph;
-    open_function(e, "store_loss", "");
-    add_waits(e, step);
+    open_step(e, step, "store_loss", "");
     int root = g->tensor.at[g->loss].root;
     text_add(&e->text, "    TRY(ferry_copy_d2h(s->store, s->loss[s->parity], %s, sizeof(scalar)));\n",
              emit_buffer(e, e->steps->buffer_of_tensor[root]));
-    add_record(e, step);
-    close_function(e);
+    close_step(e, step);
 }
 
 static void emit_norm(Emitter *e, const Step *step)
 {
     text_add(&e->text, "/* The global gradient norm, summed in parameter order. */\n");
-    open_function(e, "grad_norm", ", double clip");
-    add_waits(e, step);
+    open_step(e, step, "grad_norm", ", double clip");
     text_add(&e->text,
              "    TRY(ferry_grad_norm(s->update, &s->norm[s->parity][0], &s->norm[s->parity][1], s->partials, %d, clip));\n",
              partial_index(e->graph, e->graph->n_param));
-    add_record(e, step);
-    close_function(e);
+    close_step(e, step);
 }
 
 static void emit_collect(Emitter *e, const Step *step)
@@ -432,12 +451,6 @@ static void emit_collect(Emitter *e, const Step *step)
     add_waits(e, step);
     text_add(&e->text, "    take_result(s, !s->parity, s->before + s->enqueued);\n");
     close_function(e);
-}
-
-/* Group of a compute step: the layer whose function it belongs to. */
-static int group_of(const Step *s)
-{
-    return s->segment / 2;
 }
 
 /* The name of a function; out of memory shows in the text, as everywhere while printing. */
@@ -464,6 +477,7 @@ static Status emit_steps(Emitter *e, Parts *parts)
     const StepList *s = e->steps;
     int group = -1;
     Phase phase = PHASE_FP;
+    const Step *last_kernel = NULL;
     int *next_compute = ARENA_NEW(e->arena, int, s->n_step + 1);
     if (!next_compute)
         return diag_oom(e->diag);
@@ -476,11 +490,12 @@ static Status emit_steps(Emitter *e, Parts *parts)
         const char *unit = step->unit >= 0 ? e->names.unit[step->unit] : "";
         const char *name = NULL;
         if (step->kind == STEP_KERNEL) {
-            if (group_of(step) != group || step->phase != phase) {
+            if (step_group(step) != group || step->phase != phase) {
                 use_part(e, &parts->compute);
                 if (group >= 0)
                     close_function(e);
-                group = group_of(step);
+                last_kernel = NULL;
+                group = step_group(step);
                 phase = step->phase;
                 layer_comment(e, group, phase);
                 name = compute_name(e, group, phase);
@@ -492,7 +507,12 @@ static Status emit_steps(Emitter *e, Parts *parts)
             }
             use_part(e, &parts->compute);
             add_waits(e, step);
+            if (!last_kernel)
+                add_begin(e, step, compute_name(e, group, phase));
+            last_kernel = step;
             Status status = emit_kernel(e, step);
+            if (e->parts.part[e->parts.of_step[i]].last == i)
+                add_end(e, step);
             add_record(e, step);
             use_part(e, &parts->compute);
             TRY(status);
@@ -500,7 +520,7 @@ static Status emit_steps(Emitter *e, Parts *parts)
         }
         /* A call sits where the program has it: inside the running function, or at the head of the next one. */
         int next = next_compute[i];
-        bool inside = group >= 0 && next >= 0 && group_of(&s->step[next]) == group && s->step[next].phase == phase;
+        bool inside = group >= 0 && next >= 0 && step_group(&s->step[next]) == group && s->step[next].phase == phase;
         Text *where = inside ? &parts->compute : next >= 0 && group >= 0 ? &parts->pending : &parts->body;
         if ((step->kind == STEP_STORE || step->kind == STEP_STORE_LOSS) && group >= 0)
             where = &parts->compute;
@@ -634,6 +654,20 @@ static void emit_random(Emitter *e)
     text_add(t, "    return FERRY_OK;\n}\n\n");
 }
 
+/* The parts in the order of the enumeration, for the recorder. */
+static void emit_parts(Emitter *e)
+{
+    Text *t = &e->text;
+    text_add(t, "/* What a recorder calls the parts of a step. */\nstatic const ferry_part PARTS[PART_COUNT] = {\n");
+    for (int i = 0; i < e->parts.n; i++) {
+        const Part *p = &e->parts.part[i];
+        text_add(t, "    {\"%s\", \"%s\", ", step_stream_name(p->stream), p->what);
+        c_text_string(t, p->of);
+        text_add(t, "},\n");
+    }
+    text_add(t, "};\n\n");
+}
+
 static const char PREAMBLE[] =
     "#define TRY(call)                        \\\n"
     "    do {                                 \\\n"
@@ -644,7 +678,10 @@ static const char PREAMBLE[] =
     "#define D(...) ((const int64_t[]){__VA_ARGS__})\n"
     "/* Every event exists twice, for even and odd steps: this step's and that of the step before. */\n"
     "#define NOW(e) (s->event[s->parity][e])\n"
-    "#define LAST(e) (s->event[!s->parity][e])\n\n";
+    "#define LAST(e) (s->event[!s->parity][e])\n"
+    "/* Start and end of a part's work, for a recorder; nothing without one. */\n"
+    "#define BEGIN(stream, part) TRY(ferry_recorder_begin(s->recorder, s->stream, PART_##part))\n"
+    "#define END(stream, part) TRY(ferry_recorder_end(s->recorder, s->stream, PART_##part))\n\n";
 
 static const char HELPERS[] =
     "static ferry_status pinned(schedule *s, int64_t bytes, void **out)\n"
@@ -717,6 +754,7 @@ static const char API[] =
     "    for (int i = 0; i < 2; i++)\n"
     "        for (int k = 0; k < EVENT_COUNT; k++)\n"
     "            ferry_event_close(s->event[i][k]);\n"
+    "    ferry_recorder_close(s->recorder);\n"
     "    for (int i = 0; i < s->n_pinned; i++)\n"
     "        ferry_host_free(s->device, s->pinned[i]);\n"
     "    ferry_pool_close(s->pool);\n"
@@ -746,6 +784,17 @@ static const char API[] =
     "int64_t schedule_device_bytes(const schedule *s)\n"
     "{\n"
     "    return ferry_device_peak_bytes(s->device) + ferry_device_scratch_bytes(s->device);\n"
+    "}\n\n"
+    "ferry_status schedule_record(schedule *s, int64_t first, int count)\n"
+    "{\n"
+    "    TRY(schedule_sync(s));\n"
+    "    ferry_recorder_close(s->recorder);\n"
+    "    return ferry_recorder_open(s->device, PARTS, PART_COUNT, first, count, &s->recorder);\n"
+    "}\n\n"
+    "ferry_status schedule_record_write(schedule *s, const char *path)\n"
+    "{\n"
+    "    TRY(schedule_sync(s));\n"
+    "    return ferry_recorder_write(s->recorder, path, SCHEDULE_PLAN_HASH);\n"
     "}\n\n"
     "const ferry_tensor *schedule_params(const schedule *s)\n"
     "{\n"
@@ -790,9 +839,14 @@ Status emit_schedule_c(Emitter *e)
         for (int i = 0; i < s->n_buffer; i++)
             if (s->buffer[i].pool == POOL_HOST)
                 n_pinned += s->buffer[i].copies;
-        text_add(t, "    EVENT_COUNT,\n};\n\nstruct schedule {\n    ferry_device *device;\n"
+        text_add(t, "    EVENT_COUNT,\n};\n\nenum {\n");
+        for (int i = 0; i < e->parts.n; i++)
+            text_add(t, "    PART_%s,\n", e->part_name[i]);
+        text_add(t, "    PART_COUNT,\n};\n\n");
+        emit_parts(e);
+        text_add(t, "struct schedule {\n    ferry_device *device;\n"
                     "    ferry_stream *compute, *load, *store, *update;\n    ferry_event *event[2][EVENT_COUNT];\n"
-                    "    ferry_pool *pool;\n    char *dir;\n    void *pinned[%d];\n    int n_pinned;\n"
+                    "    ferry_pool *pool;\n    ferry_recorder *recorder; /* NULL: nothing is recorded */\n    char *dir;\n    void *pinned[%d];\n    int n_pinned;\n"
                     "    int parity;       /* of the step that is being enqueued */\n"
                     "    int64_t enqueued; /* steps since schedule_open */\n"
                     "    int64_t before;   /* steps of the checkpoint that was loaded */\n"
@@ -829,6 +883,7 @@ Status emit_schedule_c(Emitter *e)
         text_add(t, "/* ---- one step %s */\n\n", "---------------------------------------------------------------");
         text_add(t, "ferry_status schedule_step(schedule *s, const schedule_inputs *in, const schedule_hyper *h)\n{\n"
                     "    s->step = s->before + s->enqueued + 1;\n    s->seed = h->seed;\n"
+                    "    ferry_recorder_step(s->recorder, s->step);\n"
                     "    const ferry_adamw_args args = {h->lr, h->beta1, h->beta2, h->eps, h->weight_decay, s->step};\n");
         text_add_bytes(t, parts.body.at ? parts.body.at : "", parts.body.size);
         text_add(t, "    s->parity = !s->parity;\n    s->enqueued++;\n    return FERRY_OK;\n}\n\n");

@@ -4,17 +4,18 @@
 
 #include <string.h>
 
-enum { OPT_FORCE = 0x200 };
+enum { OPT_FORCE = 0x200, OPT_MEASURED };
 
 typedef struct Args {
-    const char *plan, *output;
+    const char *plan, *output, *measured;
     bool overwrite, force;
 } Args;
 
 static const struct argp_option OPTIONS[] = {
     {"output", 'o', "FILE", 0, "where to write (default report.html); trace.json is written beside it", 0},
+    {"measured", OPT_MEASURED, "RUN", 0, "show a run that the trainer recorded (--record) beside what was predicted", 0},
     {"overwrite", 'f', 0, 0, "overwrite files that ferryc did not write", 0},
-    {"force", OPT_FORCE, 0, 0, "accept a plan whose profile or model file changed", 0},
+    {"force", OPT_FORCE, 0, 0, "accept a plan whose profile or model file changed, or a run of another plan", 0},
     {0},
 };
 
@@ -24,6 +25,9 @@ static error_t parse(int key, char *arg, struct argp_state *state)
     switch (key) {
     case 'o':
         a->output = arg;
+        break;
+    case OPT_MEASURED:
+        a->measured = arg;
         break;
     case 'f':
         a->overwrite = true;
@@ -57,6 +61,15 @@ static Status write_both(Diag *d, const Args *args, const char *trace, const Tex
     return owned_write(d, args->output, HTML_PREFIX, HTML_TITLE, html->at, html->size, args->overwrite);
 }
 
+static void print_measured(const Report *r)
+{
+    char a[32], b[32];
+    if (r->run)
+        printf("one step: predicted %s, measured %s (%.3f)\n", time_print(a, r->time.period_ns),
+               time_print(b, r->run->iteration.median_ns),
+               (double)r->run->iteration.median_ns / (double)(r->time.period_ns > 0 ? r->time.period_ns : 1));
+}
+
 static Status report(Diag *d, Arena *arena, const Args *args, const Graph *g, const Profile *p, Plan *plan)
 {
     StepList *steps;
@@ -66,6 +79,11 @@ static Status report(Diag *d, Arena *arena, const Args *args, const Graph *g, co
     TRY(plan_verify(d, arena, steps, &plan->layout));
     TRY(plan_restate(d, steps, p, plan));
     TRY(report_make(d, arena, g, p, plan, steps, &r));
+    if (args->measured) {
+        Run *run;
+        TRY(run_read(d, arena, args->measured, plan, &r->parts, args->force, &run));
+        r->run = run;
+    }
     const char *dir = path_dir(arena, args->output);
     const char *trace = dir && strcmp(dir, ".") != 0 ? path_join(arena, dir, "trace.json") : "trace.json";
     if (!trace)
@@ -78,6 +96,8 @@ static Status report(Diag *d, Arena *arena, const Args *args, const Graph *g, co
         st = report_trace(d, r, &json);
     if (st == ST_OK)
         st = write_both(d, args, trace, &html, &json);
+    if (st == ST_OK)
+        print_measured(r);
     if (st == ST_OK)
         printf("%s and %s: two steps of %s; open the first in a browser, the second in Perfetto\n", args->output, trace,
                plan->algorithm);

@@ -57,6 +57,7 @@ typedef struct Layout {
 typedef struct Plan {
     const char *algorithm;
     const char *path;   /* of plan.yaml when read */
+    char hash[33];      /* of plan.yaml when read, "" else */
     char profile_hash[33];
     const char *profile_path; /* relative to the plan's folder in the file; resolved when read */
     int n_unit;

@@ -366,6 +366,7 @@ Status plan_yaml_head(Diag *d, Arena *a, const char *path, YamlNode **top, Plan 
     if (!plan)
         return diag_oom(d);
     plan->path = arena_strdup(a, path);
+    TRY(hash_file(d, path, plan->hash));
     TRY(read_head(d, *top, plan));
     const char *dir = path_dir(a, path);
     plan->profile_path = dir ? path_join(a, dir, plan->profile_path) : NULL;

@@ -146,6 +146,24 @@ enum { STEP_LABEL_BYTES = 160 };
 /* A step for people: "kernel 12 transformer.h.0.ln_1 (layernorm)", "load 3 wte"; the number is its place in the program. */
 const char *step_label(const StepList *s, int step, char out[STEP_LABEL_BYTES]);
 
+/* ---- parts (parts.c) ----------------------------------------------------------------------------------------------------- */
+
+/* What one stream does in a row and a reader sees as one piece: the kernels of a layer in one direction (with the operators
+ * before it, as codegen makes functions of them), or one step of the load, store or update stream. */
+typedef struct Part {
+    StepStream stream;
+    const char *what; /* "forward", "backward", or the kind of the step: "load", "adamw", ... */
+    const char *of;   /* the layer or unit; "" after the last layer, and of what belongs to none */
+    int first, last;  /* its first and last step in the program; between them there may be steps of other streams */
+} Part;
+typedef struct PartList {
+    int n;
+    Part *part;   /* in program order of their first steps */
+    int *of_step; /* by step; -1 for HOST */
+} PartList;
+Status parts_build(Diag *d, Arena *a, const StepList *s, PartList *out);
+int step_group(const Step *x); /* of a kernel: the layer whose function it belongs to, n_layer after the last */
+
 /* ---- happens-before --------------------------------------------------------------------------------------------------- */
 
 /* Vector clocks over `iterations` unrolled copies of the list: clock[(i * n_step + s) * STREAM_COUNT + stream] is the number of

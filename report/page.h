@@ -27,6 +27,11 @@ Status page_memory(Diag *d, const Report *r, const Window *w, Text *to);
 void page_algorithms(const Report *r, Text *to);
 Status page_layers(Diag *d, const Report *r, Text *to);
 
+/* Of a report with a run. */
+void page_measured(const Report *r, Text *to);
+/* Start and end of a part in one step, from the start of the step's first compute part. */
+void page_part_times(const Report *r, int part, bool measured, int64_t *start_ns, int64_t *end_ns);
+
 /* The axis of time under a picture: labels at nice distances. */
 void page_axis(const Window *w, Text *to);
 double page_x(const Window *w, int64_t ns);

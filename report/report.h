@@ -85,6 +85,30 @@ typedef struct ReportAlgorithm {
     const Plan *plan;
 } ReportAlgorithm;
 
+/* ---- a recorded run (run_yaml.c)
+ * ------------------------------------------------------------------------------------ */
+
+typedef struct RunTiming {
+    int64_t median_ns, mean_ns, min_ns, max_ns;
+} RunTiming;
+
+typedef struct RunPart {
+    int64_t start_ns; /* median, from the start of the step's first compute part; negative before it */
+    int64_t median_ns, min_ns, max_ns; /* length */
+} RunPart;
+
+typedef struct Run {
+    const char *device;
+    int steps;           /* recorded */
+    RunTiming iteration; /* distance of the starts of consecutive steps */
+    int64_t pool_bytes, scratch_bytes;
+    RunPart *part; /* by part of the plan */
+} Run;
+
+/* run.yaml, schema ferryc/run/1. ST_MODEL names file and line: another schema, unknown keys, impossible values, a run of
+ * another plan (unless force), other parts than the plan's (always). Arena memory. */
+Status run_read(Diag *d, Arena *a, const char *path, const Plan *plan, const PartList *parts, bool force, Run **out);
+
 typedef struct Report {
     const Graph *graph;
     const Profile *profile;
@@ -94,6 +118,8 @@ typedef struct Report {
     const int64_t *live; /* memory_profile */
     int n_algorithm;
     ReportAlgorithm *algorithm;
+    PartList parts;
+    const Run *run; /* NULL: none was recorded */
 } Report;
 
 /* needs: a plan that was restated, its timed steps   Runs every algorithm; arena memory. */

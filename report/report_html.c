@@ -140,7 +140,10 @@ Status report_html(Diag *d, const Report *r, Text *to)
                  "compute step, by the "
                  "orderings that the schedule keeps.</p>\n");
     TRY(page_memory(d, r, &w, to));
-    text_add(to, "</section>\n</div>\n<section>\n<h2>Algorithms at this budget</h2>\n<p class=\"note\">Each on the "
+    text_add(to, "</section>\n</div>\n");
+    if (r->run)
+        page_measured(r, to);
+    text_add(to, "<section>\n<h2>Algorithms at this budget</h2>\n<p class=\"note\">Each on the "
                  "same profile and budgets, "
                  "judged by the same timeline.</p>\n");
     page_algorithms(r, to);

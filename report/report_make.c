@@ -55,6 +55,7 @@ Status report_make(Diag *d, Arena *a, const Graph *g, const Profile *p, const Pl
     for (int i = 0; i < s->n_step; i++)
         live[BUFFER_PARAM * s->n_step + i] += live[BUFFER_PARAM_BP * s->n_step + i];
     r->live = live;
+    TRY(parts_build(d, a, s, &r->parts));
     TRY(run_algorithms(d, a, r));
     *out = r;
     return ST_OK;

@@ -83,6 +83,38 @@ static void add_memory(const Report *r, int i, int64_t start, Text *to)
     text_add(to, "}}");
 }
 
+/* The recorded step as a process of its own, its first kernel where the second predicted step has it. */
+static void add_measured(const Report *r, const Window *w, Text *to)
+{
+    enum { PROCESS = 2, FIRST_THREAD = STREAM_COUNT + 1 };
+    int64_t zero = -1, end;
+    for (int i = 0; i < r->parts.n && zero < 0; i++)
+        if (r->parts.part[i].stream == STREAM_COMPUTE)
+            page_step_times(r, w, 1, r->parts.part[i].first, &zero, &end);
+    text_add(
+        to,
+        ",\n{\"ph\": \"M\", \"name\": \"process_name\", \"pid\": %d, \"tid\": 0, \"args\": {\"name\": \"measured\"}}",
+        PROCESS);
+    for (int t = STREAM_COMPUTE; t < STREAM_COUNT; t++)
+        text_add(
+            to, ",\n{\"ph\": \"M\", \"name\": \"thread_name\", \"pid\": %d, \"tid\": %d, \"args\": {\"name\": \"%s\"}}",
+            PROCESS, FIRST_THREAD + t, step_stream_name((StepStream)t));
+    for (int i = 0; i < r->parts.n; i++) {
+        const Part *p = &r->parts.part[i];
+        const RunPart *m = &r->run->part[i];
+        int64_t start = zero + m->start_ns;
+        text_add(to, ",\n{\"ph\": \"X\", \"pid\": %d, \"tid\": %d, \"cat\": \"%s\", \"name\": ", PROCESS,
+                 FIRST_THREAD + (int)p->stream, p->what);
+        text_add_quoted(to, p->of[0] ? p->of : p->what);
+        add_time(to, "ts", start < 0 ? 0 : start);
+        add_time(to, "dur", m->median_ns);
+        int64_t from, until;
+        page_part_times(r, i, false, &from, &until);
+        text_add(to, ", \"args\": {\"predicted_ns\": %" PRId64 ", \"min_ns\": %" PRId64 ", \"max_ns\": %" PRId64 "}}",
+                 until - from, m->min_ns, m->max_ns);
+    }
+}
+
 Status report_trace(Diag *d, const Report *r, Text *to)
 {
     Window w = page_window(r);
@@ -101,6 +133,8 @@ Status report_trace(Diag *d, const Report *r, Text *to)
             if (s->step[i].stream == STREAM_COMPUTE)
                 add_memory(r, i, start, to);
         }
+    if (r->run)
+        add_measured(r, &w, to);
     text_add(to, "\n]}\n");
     return to->failed ? diag_oom(d) : ST_OK;
 }

@@ -48,6 +48,8 @@ typedef struct ferryi_backend {
     ferry_status (*event_open)(ferry_device *d, ferry_event **out);
     void (*event_close)(ferry_event *e); /* records and waits that are under way stay valid */
     ferry_status (*event_record)(ferry_stream *s, ferry_event *e);
+    /* As a record, for the time alone: nothing will wait for this event. NULL: a record is as cheap. */
+    ferry_status (*event_stamp)(ferry_stream *s, ferry_event *e);
     ferry_status (*event_sync)(ferry_event *e);
     ferry_status (*event_time_ns)(ferry_event *e, int64_t *out);
 

@@ -181,6 +181,7 @@ static ferry_status find_gpu(const char *name, int *ordinal)
 static void close_device(ferryi_cuda_device *d)
 {
     if (cudaSetDevice(d->ordinal) == cudaSuccess) {
+        ferryi_cuda_dnn_close(d);
         ferryi_cuda_blas_close(d);
         if (d->anchor != NULL) {
             cudaEventDestroy(d->anchor);
@@ -298,6 +299,7 @@ const ferryi_backend ferryi_cuda_backend = {
     .event_open = ferryi_cuda_event_open,
     .event_close = ferryi_cuda_event_close,
     .event_record = ferryi_cuda_event_record,
+    .event_stamp = ferryi_cuda_event_stamp,
     .event_sync = ferryi_cuda_event_sync,
     .event_time_ns = ferryi_cuda_event_time_ns,
     .host_alloc = ferryi_cuda_host_alloc,

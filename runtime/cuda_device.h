@@ -43,12 +43,14 @@ typedef struct ferryi_cuda_driver {
 } ferryi_cuda_driver;
 
 typedef struct ferryi_cuda_blas ferryi_cuda_blas; /* cuda_blas.c: the functions of the library */
+typedef struct ferryi_cuda_dnn ferryi_cuda_dnn;   /* cuda_dnn.c */
 
 typedef struct ferryi_cuda_device {
     ferry_device base;
     int ordinal, processors;
     ferryi_cuda_driver driver;
     ferryi_cuda_blas *blas;
+    ferryi_cuda_dnn *dnn;             /* NULL before the first convolution */
     ferryi_cuda_counter *counter;     /* pinned, CUDA_COUNTERS of them */
     uint64_t recorded[CUDA_COUNTERS]; /* by the caller: what each counter will reach */
     bool counter_used[CUDA_COUNTERS]; /* by an open stream. A free one keeps its number: old events stay complete */
@@ -69,6 +71,7 @@ typedef struct ferryi_cuda_stream {
     ferry_stream *worker; /* an UPDATE stream: a CPU thread, as on the host */
     void *blas;           /* cublasHandle_t, made with the stream or at its first product */
     void *workspace;      /* of cuBLAS */
+    void *dnn;            /* cudnnHandle_t, made at its first convolution */
     void *scratch;        /* see cuda_launch.c; made with the stream or at its first kernel */
     cudaStream_t side;    /* moves what a product reads or writes by DHA; cuda_dha.c */
     cudaEvent_t ready[4], used[4];
@@ -114,6 +117,7 @@ ferry_status ferryi_cuda_stream_task(ferry_stream *s, void (*fn)(void *), const 
 ferry_status ferryi_cuda_event_open(ferry_device *d, ferry_event **out);
 void ferryi_cuda_event_close(ferry_event *e);
 ferry_status ferryi_cuda_event_record(ferry_stream *s, ferry_event *e);
+ferry_status ferryi_cuda_event_stamp(ferry_stream *s, ferry_event *e);
 ferry_status ferryi_cuda_event_sync(ferry_event *e);
 ferry_status ferryi_cuda_event_time_ns(ferry_event *e, int64_t *out);
 
@@ -136,6 +140,11 @@ typedef struct ferryi_cuda_gemm {
     int64_t step_a, step_b, step_c, count;
 } ferryi_cuda_gemm;
 ferry_status ferryi_cuda_gemm_run(ferryi_cuda_stream *s, const ferryi_cuda_gemm *g);
+
+/* cuda_dnn.c: CONV, CONV_DX, CONV_DW by cuDNN. *done = false: it does not take this call, or is not there. */
+ferry_status ferryi_cuda_dnn_run(ferryi_cuda_stream *s, const ferryi_cuda_call *c, const ferry_kernel *k, bool *done);
+void ferryi_cuda_dnn_stream_close(ferryi_cuda_stream *s);
+void ferryi_cuda_dnn_close(ferryi_cuda_device *d);
 
 /* cuda_product.c: LINEAR, LINEAR_DX, LINEAR_DW, MATMUL */
 ferry_status ferryi_cuda_product(ferryi_cuda_stream *s, const ferryi_cuda_call *c, const ferry_kernel *k);

@@ -194,6 +194,13 @@ ferry_status ferryi_cuda_launch(ferry_stream *stream, const ferry_kernel *call)
     if (is_product(k.op)) {
         return ferryi_cuda_product(s, &c, &k);
     }
+    if (k.op == FERRY_OP_CONV || k.op == FERRY_OP_CONV_DX || k.op == FERRY_OP_CONV_DW) {
+        bool done;
+        status = ferryi_cuda_dnn_run(s, &c, &k, &done);
+        if (status != FERRY_OK || done) {
+            return status;
+        }
+    }
     char what[64];
     snprintf(what, sizeof(what), "kernel %s", name);
     return ferryi_cuda_check(stream->device, (cudaError_t)functions[k.op](&c, &k), what);

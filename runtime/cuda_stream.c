@@ -206,6 +206,7 @@ void ferryi_cuda_stream_close(ferry_stream *stream)
     }
     if (s->stream != NULL) {
         ferryi_cuda_product_close(s);
+        ferryi_cuda_dnn_stream_close(s);
         ferryi_cuda_blas_stream_close(s);
         ferryi_cuda_scratch_free(stream->device, s->scratch, CUDA_SCRATCH_BYTES);
         (void)ferryi_cuda_check(stream->device, cudaStreamDestroy(s->stream), "closing a stream");
@@ -230,6 +231,7 @@ ferry_status ferryi_cuda_stream_task(ferry_stream *stream, void (*fn)(void *), c
 typedef struct cuda_event {
     ferry_event base;
     bool recorded, on_cpu; /* of the latest record */
+    bool stamp;            /* it was for the time alone: no counter tells its completion */
     int counter;
     uint64_t number;
     int64_t called_ns; /* time of its call */
@@ -310,9 +312,30 @@ ferry_status ferryi_cuda_event_record(ferry_stream *stream, ferry_event *event)
     }
     if (status == FERRY_OK) {
         e->recorded = true;
+        e->stamp = false;
         e->on_cpu = s->worker != NULL;
         e->counter = s->counter;
         e->number = ferryi_cuda_of(stream->device)->recorded[s->counter];
+        e->called_ns = called_ns;
+    }
+    return status;
+}
+
+ferry_status ferryi_cuda_event_stamp(ferry_stream *stream, ferry_event *event)
+{
+    ferryi_cuda_stream *s = (ferryi_cuda_stream *)stream;
+    cuda_event *e = (cuda_event *)event;
+    if (s->worker != NULL) {
+        return ferryi_cuda_event_record(stream, event);
+    }
+    ferry_status status = ferryi_cuda_enter(stream->device);
+    int64_t called_ns = now_ns();
+    if (status == FERRY_OK) {
+        status = ferryi_cuda_check(stream->device, cudaEventRecord(e->event, s->stream), "recording an event");
+    }
+    if (status == FERRY_OK) {
+        e->recorded = e->stamp = true;
+        e->on_cpu = false;
         e->called_ns = called_ns;
     }
     return status;
@@ -399,11 +422,21 @@ static ferry_status compare_clocks(ferryi_cuda_device *d)
     return FERRY_OK;
 }
 
+static bool is_complete(ferryi_cuda_device *d, const cuda_event *e)
+{
+    if (!e->recorded || !e->stamp) {
+        return e->recorded && has_reached(d, e->counter, e->number);
+    }
+    bool complete = cudaEventQuery(e->event) == cudaSuccess;
+    (void)cudaGetLastError();
+    return complete;
+}
+
 ferry_status ferryi_cuda_event_time_ns(ferry_event *event, int64_t *out)
 {
     const cuda_event *e = (cuda_event *)event;
     ferryi_cuda_device *d = ferryi_cuda_of(event->device);
-    if (!e->recorded || !has_reached(d, e->counter, e->number)) {
+    if (!is_complete(d, e)) {
         return ferryi_fail(FERRY_USAGE, "the event has no time: %s",
                            !e->recorded ? "it was never recorded" : "its latest record is not complete");
     }

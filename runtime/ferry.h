@@ -418,6 +418,27 @@ ferry_status ferry_checkpoint_save(const char *dir, const ferry_tensor *params, 
 ferry_status ferry_checkpoint_load(const char *dir, const ferry_tensor *params, const ferry_tensor *m, const ferry_tensor *v,
                                    int count, int64_t *step);
 
+/* A recorder keeps when the parts of a step ran, over some consecutive steps, and writes run.yaml (schema ferryc/run/1,
+ * schemas/run.md). A part is what one stream does in a row: the kernels of a layer in one direction, a load, a store, an
+ * update. Begin and end are enqueued between the part's waits and its work, and after its work; each stream does its parts one
+ * after the other. Nothing is read before ferry_recorder_write: recording costs two time stamps a part. */
+typedef struct ferry_recorder ferry_recorder;
+typedef struct ferry_part {
+    const char *stream, *what, *of; /* "compute", "forward", "transformer.h.0.mlp"; kept, not copied */
+} ferry_part;
+/* Steps first_step .. first_step + steps - 1 are recorded, others cost nothing. */
+ferry_status ferry_recorder_open(ferry_device *d, const ferry_part *parts, int count, int64_t first_step, int steps,
+                                 ferry_recorder **out);
+void ferry_recorder_close(ferry_recorder *r); /* NULL is allowed; before the device, after its streams */
+/* Number of the step whose parts are enqueued next. NULL is allowed, here and in the next two: nothing is recorded. */
+void ferry_recorder_step(ferry_recorder *r, int64_t step);
+ferry_status ferry_recorder_begin(ferry_recorder *r, ferry_stream *s, int part);
+ferry_status ferry_recorder_end(ferry_recorder *r, ferry_stream *s, int part);
+/* The enqueued work is over. plan_hash: of the plan.yaml behind the schedule, 32 hexadecimal digits.
+ * FERRY_USAGE: fewer than 2 whole steps were recorded.
+ * FERRY_FAILED: times or the file. */
+ferry_status ferry_recorder_write(const ferry_recorder *r, const char *path, const char *plan_hash);
+
 /* The log of a run: one JSON object a line, {"step", "loss", "grad_norm", "ms", "bytes"}, floating numbers as %.17g in any
  * locale; one that is not finite is null, so that every line is JSON. Each line is written at once. */
 typedef struct ferry_log ferry_log;

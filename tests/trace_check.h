@@ -21,7 +21,7 @@ typedef struct TraceFlow {
 } TraceFlow;
 
 typedef struct TraceCheck {
-    int n_span, n_flow, n_counter, n_named, steps;
+    int n_span, n_flow, n_counter, n_named, n_measured, steps; /* measured: spans of a recorded run */
     TraceSpan *span;
     TraceFlow *flow;
     char why[200];
@@ -82,6 +82,12 @@ static inline bool trace_check(TraceCheck *c, const json_t *trace)
             c->n_counter++;
             break;
         case 'X': {
+            if (json_integer_value(json_object_get(e, "pid")) == 2) {
+                if (trace_ns(e, "dur") < 0 || !json_object_get(args, "predicted_ns"))
+                    return trace_fail(c, "a measured span without length or prediction", (long long)i);
+                c->n_measured++;
+                break;
+            }
             TraceSpan s = {at, at + trace_ns(e, "dur"), thread, (int)json_integer_value(json_object_get(args, "step")),
                            (int)json_integer_value(json_object_get(args, "iteration"))};
             if (s.end < s.start || !json_string_value(json_object_get(e, "name")))

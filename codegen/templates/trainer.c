@@ -14,12 +14,12 @@
 #include <unistd.h>
 
 typedef struct options {
-    const char *data, *device, *log, *save, *resume, *weights;
+    const char *data, *device, *log, *record, *save, *resume, *weights;
     int64_t steps;
     schedule_hyper hyper;
 } options;
 
-enum { OPT_LR = 256, OPT_DECAY, OPT_CLIP, OPT_BETA1, OPT_BETA2, OPT_EPS, OPT_DEVICE, OPT_LOG, OPT_SAVE, OPT_RESUME, OPT_WEIGHTS, OPT_SEED };
+enum { OPT_LR = 256, OPT_DECAY, OPT_CLIP, OPT_BETA1, OPT_BETA2, OPT_EPS, OPT_DEVICE, OPT_LOG, OPT_SAVE, OPT_RESUME, OPT_WEIGHTS, OPT_SEED, OPT_RECORD };
 
 static const struct argp_option OPTIONS[] = {
     {"data", 'd', "DIR", 0, "folder with INPUT.npy for each input, or tokens.bin", 0},
@@ -32,6 +32,7 @@ static const struct argp_option OPTIONS[] = {
     {"clip", OPT_CLIP, "NORM", 0, "clip the global gradient norm; needs a plan made with --clip", 0},
     {"device", OPT_DEVICE, "NAME", 0, "device to train on (default host)", 0},
     {"log", OPT_LOG, "FILE", 0, "write one JSON object a step (appended on --resume)", 0},
+    {"record", OPT_RECORD, "FILE", 0, "time every part of some steps, for ferryc report --measured", 0},
     {"save", OPT_SAVE, "DIR", 0, "write a checkpoint at the end", 0},
     {"resume", OPT_RESUME, "DIR", 0, "continue from a checkpoint", 0},
     {"seed", OPT_SEED, "N", 0, "seed of dropout (default 0)", 0},
@@ -88,6 +89,9 @@ static error_t parse(int key, char *arg, struct argp_state *state)
         break;
     case OPT_LOG:
         o->log = arg;
+        break;
+    case OPT_RECORD:
+        o->record = arg;
         break;
     case OPT_SAVE:
         o->save = arg;
@@ -198,6 +202,19 @@ static ferry_status train(const options *o, schedule *s, ferry_data *data, ferry
     return status;
 }
 
+/* Some steps of the steady state: the first three are left out where there are enough. */
+static ferry_status record(const options *o, schedule *s)
+{
+    enum { WARM_UP = 3, MOST = 16 };
+    const int64_t done = schedule_steps(s), left = o->steps - done;
+    if (left < 2) {
+        fprintf(stderr, "trainer: --record needs 2 steps or more, %lld are left; see --steps\n", (long long)left);
+        return FERRY_USAGE;
+    }
+    const int64_t skip = left - 2 < WARM_UP ? left - 2 : WARM_UP, count = left - skip < MOST ? left - skip : MOST;
+    return schedule_record(s, done + skip + 1, (int)count);
+}
+
 static ferry_status run(const options *o)
 {
     schedule *s = NULL;
@@ -211,8 +228,12 @@ static ferry_status run(const options *o)
         status = o->resume ? schedule_load(s, o->resume) : schedule_init(s, o->weights);
     if (status == FERRY_OK && o->log)
         status = ferry_log_open(o->log, o->resume != NULL, &log);
+    if (status == FERRY_OK && o->record)
+        status = record(o, s);
     if (status == FERRY_OK)
         status = train(o, s, data, log);
+    if (status == FERRY_OK && o->record)
+        status = schedule_record_write(s, o->record);
     if (status == FERRY_OK && o->save)
         status = schedule_save(s, o->save);
     ferry_log_close(log);

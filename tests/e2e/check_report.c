@@ -1,5 +1,5 @@
-/* check_report REPORT.html TRACE.json STEPS PERIOD_NS - the page is well formed and alone, the trace holds STEPS steps
- * twice, PERIOD_NS apart, each stream in order, its flows in pairs. */
+/* check_report REPORT.html TRACE.json STEPS PERIOD_NS [PARTS] - the page is well formed and alone, the trace holds STEPS steps
+ * twice, PERIOD_NS apart, each stream in order, its flows in pairs; PARTS measured spans. */
 #include <stdbool.h>
 #include <stdio.h>
 
@@ -36,7 +36,7 @@ static int check_period(const TraceCheck *c, long long period)
 
 int main(int argc, char **argv)
 {
-    if (argc != 5)
+    if (argc != 5 && argc != 6)
         return 2;
     static HtmlCheck html;
     char *page = read_all(argv[1]);
@@ -53,9 +53,9 @@ int main(int argc, char **argv)
         return 1;
     }
     int bad = check_period(&trace, atoll(argv[4]));
-    if (trace.n_span != 2 * atoi(argv[3]) || trace.steps != atoi(argv[3]) || trace.n_flow == 0 || trace.n_named != 5) {
-        fprintf(stderr, "check_report: %d spans of %d steps, %d flows, %d streams\n", trace.n_span, trace.steps,
-                trace.n_flow, trace.n_named);
+    if (trace.n_span != 2 * atoi(argv[3]) || trace.steps != atoi(argv[3]) || trace.n_flow == 0 || trace.n_named != (argc == 6 ? 9 : 5) || trace.n_measured != (argc == 6 ? atoi(argv[5]) : 0)) {
+        fprintf(stderr, "check_report: %d spans of %d steps, %d flows, %d streams, %d measured\n", trace.n_span,
+                trace.steps, trace.n_flow, trace.n_named, trace.n_measured);
         bad = 1;
     }
     printf("%d elements; %d spans, %d flows, %d counters\n", html.elements, trace.n_span, trace.n_flow,

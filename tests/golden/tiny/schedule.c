@@ -1,4 +1,4 @@
-// ferryc 0.1.0 c1d4b8634cae98a3ee91d5fae4040618 schedule
+// ferryc 0.1.0 0c2c2cf5949074426350e14e764edcb9 schedule
 /* The training schedule of m.onnx. Change the plan, not this file.
  * go-memferry, budget 1.00 GiB, peak 4.00 KiB of device memory, 3.11 KiB pinned on the host.
  * One step: 29.0 us predicted (compute 21.4 us, H2D 12.4 us, D2H 12.4 us, update 11.1 us), 3.00% above the proven bound.
@@ -25,6 +25,9 @@ typedef float scalar;
 /* Every event exists twice, for even and odd steps: this step's and that of the step before. */
 #define NOW(e) (s->event[s->parity][e])
 #define LAST(e) (s->event[!s->parity][e])
+/* Start and end of a part's work, for a recorder; nothing without one. */
+#define BEGIN(stream, part) TRY(ferry_recorder_begin(s->recorder, s->stream, PART_##part))
+#define END(stream, part) TRY(ferry_recorder_end(s->recorder, s->stream, PART_##part))
 
 enum {
     INPUTS_LOADED,
@@ -44,11 +47,64 @@ enum {
     EVENT_COUNT,
 };
 
+enum {
+    PART_load_inputs,
+    PART_fwd_wte,
+    PART_fwd_fc,
+    PART_fwd_out,
+    PART_fwd_loss,
+    PART_store_loss,
+    PART_bwd_loss,
+    PART_bwd_out,
+    PART_store_out,
+    PART_load_out,
+    PART_bwd_fc,
+    PART_store_fc,
+    PART_load_fc,
+    PART_bwd_wte,
+    PART_store_wte,
+    PART_square_out,
+    PART_square_fc,
+    PART_square_wte,
+    PART_grad_norm,
+    PART_update_wte,
+    PART_update_fc,
+    PART_update_out,
+    PART_COUNT,
+};
+
+/* What a recorder calls the parts of a step. */
+static const ferry_part PARTS[PART_COUNT] = {
+    {"load", "load_input", ""},
+    {"compute", "forward", "m.wte"},
+    {"compute", "forward", "m.fc"},
+    {"compute", "forward", "m.out"},
+    {"compute", "forward", ""},
+    {"store", "store_loss", ""},
+    {"compute", "backward", ""},
+    {"compute", "backward", "m.out"},
+    {"store", "store", "m.out"},
+    {"load", "load", "m.out"},
+    {"compute", "backward", "m.fc"},
+    {"store", "store", "m.fc"},
+    {"load", "load", "m.fc"},
+    {"compute", "backward", "m.wte"},
+    {"store", "store", "m.wte"},
+    {"update", "sqnorm", "m.out"},
+    {"update", "sqnorm", "m.fc"},
+    {"update", "sqnorm", "m.wte"},
+    {"update", "norm", ""},
+    {"update", "adamw", "m.wte"},
+    {"update", "adamw", "m.fc"},
+    {"update", "adamw", "m.out"},
+};
+
 struct schedule {
     ferry_device *device;
     ferry_stream *compute, *load, *store, *update;
     ferry_event *event[2][EVENT_COUNT];
     ferry_pool *pool;
+    ferry_recorder *recorder; /* NULL: nothing is recorded */
     char *dir;
     void *pinned[27];
     int n_pinned;
@@ -274,8 +330,10 @@ static void take_result(schedule *s, int parity, int64_t step)
 static ferry_status load_inputs(schedule *s)
 {
     TRY(ferry_stream_wait(s->load, LAST(BWD_E)));
+    BEGIN(load, load_inputs);
     TRY(ferry_copy_h2d(s->load, s->input.ids, s->staging.ids, 32));
     TRY(ferry_copy_h2d(s->load, s->input.target, s->staging.target, 128));
+    END(load, load_inputs);
     TRY(ferry_event_record(s->load, NOW(INPUTS_LOADED)));
     return FERRY_OK;
 }
@@ -283,7 +341,9 @@ static ferry_status load_inputs(schedule *s)
 static ferry_status store_loss(schedule *s)
 {
     TRY(ferry_stream_wait(s->store, NOW(FWD_LOSS)));
+    BEGIN(store, store_loss);
     TRY(ferry_copy_d2h(s->store, s->loss[s->parity], s->act.loss_16, sizeof(scalar)));
+    END(store, store_loss);
     return FERRY_OK;
 }
 
@@ -291,8 +351,10 @@ static ferry_status store_loss(schedule *s)
 static ferry_status store_out(schedule *s)
 {
     TRY(ferry_stream_wait(s->store, NOW(BWD_OUT)));
+    BEGIN(store, store_out);
     TRY(ferry_copy_d2h(s->store, s->host_grad.out_weight, s->gpu_grad.out_weight, 256));
     TRY(ferry_copy_d2h(s->store, s->host_grad.out_bias, s->gpu_grad.out_bias, 32));
+    END(store, store_out);
     TRY(ferry_event_record(s->store, NOW(STORED_OUT)));
     return FERRY_OK;
 }
@@ -301,8 +363,10 @@ static ferry_status store_out(schedule *s)
 static ferry_status load_out(schedule *s)
 {
     TRY(ferry_stream_wait(s->load, LAST(UPDATED_OUT)));
+    BEGIN(load, load_out);
     TRY(ferry_copy_h2d(s->load, s->gpu.out_weight, s->host.out_weight, 256));
     TRY(ferry_copy_h2d(s->load, s->gpu.out_bias, s->host.out_bias, 32));
+    END(load, load_out);
     TRY(ferry_event_record(s->load, NOW(LOADED_OUT)));
     return FERRY_OK;
 }
@@ -311,8 +375,10 @@ static ferry_status load_out(schedule *s)
 static ferry_status store_fc(schedule *s)
 {
     TRY(ferry_stream_wait(s->store, NOW(BWD_FC)));
+    BEGIN(store, store_fc);
     TRY(ferry_copy_d2h(s->store, s->host_grad.fc_weight, s->gpu_grad.fc_weight, 256));
     TRY(ferry_copy_d2h(s->store, s->host_grad.fc_bias, s->gpu_grad.fc_bias, 32));
+    END(store, store_fc);
     TRY(ferry_event_record(s->store, NOW(STORED_FC)));
     return FERRY_OK;
 }
@@ -320,8 +386,10 @@ static ferry_status store_fc(schedule *s)
 /* m.fc to the device, 288 B, 4.14 us predicted. */
 static ferry_status load_fc(schedule *s)
 {
+    BEGIN(load, load_fc);
     TRY(ferry_copy_h2d(s->load, s->gpu.fc_weight, s->host.fc_weight, 256));
     TRY(ferry_copy_h2d(s->load, s->gpu.fc_bias, s->host.fc_bias, 32));
+    END(load, load_fc);
     TRY(ferry_event_record(s->load, NOW(LOADED_FC)));
     return FERRY_OK;
 }
@@ -330,7 +398,9 @@ static ferry_status load_fc(schedule *s)
 static ferry_status store_wte(schedule *s)
 {
     TRY(ferry_stream_wait(s->store, NOW(BWD_E)));
+    BEGIN(store, store_wte);
     TRY(ferry_copy_d2h(s->store, s->host_grad.wte_weight, s->gpu_grad.wte_weight, 160));
+    END(store, store_wte);
     TRY(ferry_event_record(s->store, NOW(STORED_WTE)));
     return FERRY_OK;
 }
@@ -342,36 +412,43 @@ static ferry_status fwd_wte(schedule *s)
 {
     TRY(ferry_stream_wait(s->compute, NOW(INPUTS_LOADED)));
     TRY(ferry_stream_wait(s->compute, LAST(UPDATED_WTE)));
+    BEGIN(compute, fwd_wte);
     /* embedding [4, 8] of [5, 8], [4]; e */
     TRY(ferry_embedding(s->compute, T, s->act.e, s->host.wte_weight, FERRY_I64, s->input.ids, 4, 5, 8));
+    END(compute, fwd_wte);
     return FERRY_OK;
 }
 
 /* m.fc, Linear [8, 8], DFGB: read by DHA forward, loaded for backward; forward, 2.15 us predicted. */
 static ferry_status fwd_fc(schedule *s)
 {
+    BEGIN(compute, fwd_fc);
     /* binary MUL [4, 8] of [4, 8], [8]; s */
     TRY(ferry_binary(s->compute, T, FERRY_MUL, s->act.s, s->act.e, s->constant.scale, 2, D(4, 8), D(8, 1), D(0, 1)));
     TRY(ferry_stream_wait(s->compute, LAST(UPDATED_FC)));
     /* y[4, 8] = x[4, 8] * w + b; fc */
     TRY(ferry_linear(s->compute, T, s->act.fc, s->act.s, s->host.fc_weight, s->host.fc_bias, 4, 8, 8, 0));
+    END(compute, fwd_fc);
     return FERRY_OK;
 }
 
 /* m.out, Linear [8, 8], DFGB: read by DHA forward, loaded for backward; forward, 2.16 us predicted. */
 static ferry_status fwd_out(schedule *s)
 {
+    BEGIN(compute, fwd_out);
     /* unary TANH [4, 8] of [4, 8]; fc_tanh */
     TRY(ferry_unary(s->compute, T, FERRY_TANH, s->act.fc_tanh, s->act.fc, 32));
     TRY(ferry_stream_wait(s->compute, LAST(UPDATED_OUT)));
     /* y[4, 8] = x[4, 8] * w + b; out */
     TRY(ferry_linear(s->compute, T, s->act.out, s->act.fc_tanh, s->host.out_weight, s->host.out_bias, 4, 8, 8, 0));
+    END(compute, fwd_out);
     return FERRY_OK;
 }
 
 /* After the last layer, with the loss; 4.01 us predicted. */
 static ferry_status fwd_loss(schedule *s)
 {
+    BEGIN(compute, fwd_loss);
     /* unary TANH [4, 8] of [4, 8]; out_tanh */
     TRY(ferry_unary(s->compute, T, FERRY_TANH, s->act.out_tanh, s->act.out, 32));
     /* binary SUB [4, 8] of [4, 8], [4, 8]; loss */
@@ -381,6 +458,7 @@ static ferry_status fwd_loss(schedule *s)
     TRY(ferry_unary(s->compute, T, FERRY_SQUARE, s->act.square_15, s->act.difference_14, 32));
     /* reduce MEAN [] of [4, 8]; loss */
     TRY(ferry_reduce(s->compute, T, FERRY_MEAN, s->act.loss_16, s->act.square_15, 1, D(32), 0x1u, 0));
+    END(compute, fwd_loss);
     TRY(ferry_event_record(s->compute, NOW(FWD_LOSS)));
     TRY(store_loss(s));
     return FERRY_OK;
@@ -389,6 +467,7 @@ static ferry_status fwd_loss(schedule *s)
 /* After the last layer, backward; 3.01 us predicted. */
 static ferry_status bwd_loss(schedule *s)
 {
+    BEGIN(compute, bwd_loss);
     /* copy [4, 8] of []; loss */
     TRY(ferry_copy(s->compute, T, s->act.d_square_15, s->constant.scalar_17, 1, D(32), 0, D(1), 0, D(0), 0.03125, 0));
     /* unary_grad SQUARE [4, 8] of [4, 8], [4, 8]; loss */
@@ -397,12 +476,14 @@ static ferry_status bwd_loss(schedule *s)
     /* unary_grad TANH [4, 8] of [4, 8], [4, 8]; out_tanh */
     TRY(ferry_unary_grad(s->compute, T, FERRY_TANH, s->act.d_out, s->act.d_difference_14, NULL, s->act.out_tanh, 32,
         0));
+    END(compute, bwd_loss);
     return FERRY_OK;
 }
 
 /* m.out, Linear [8, 8], DFGB: read by DHA forward, loaded for backward, gradient on the GPU, then stored; backward, 4.01 us predicted. */
 static ferry_status bwd_out(schedule *s)
 {
+    BEGIN(compute, bwd_out);
     /* dw[8, 8] = x^T * dy; out */
     TRY(ferry_linear_dw(s->compute, T, s->gpu_grad.out_weight, s->act.fc_tanh, s->act.d_out, 4, 8, 8, 0));
     /* reduce SUM [8] of [4, 8]; out */
@@ -415,12 +496,14 @@ static ferry_status bwd_out(schedule *s)
     TRY(ferry_linear_dx(s->compute, T, s->act.d_fc_tanh, s->act.d_out, s->gpu.out_weight, 4, 8, 8, 0));
     /* unary_grad TANH [4, 8] of [4, 8], [4, 8]; fc_tanh */
     TRY(ferry_unary_grad(s->compute, T, FERRY_TANH, s->act.d_fc, s->act.d_fc_tanh, NULL, s->act.fc_tanh, 32, 0));
+    END(compute, bwd_out);
     return FERRY_OK;
 }
 
 /* m.fc, Linear [8, 8], DFGB: read by DHA forward, loaded for backward, gradient on the GPU, then stored; backward, 4.01 us predicted. */
 static ferry_status bwd_fc(schedule *s)
 {
+    BEGIN(compute, bwd_fc);
     /* dw[8, 8] = x^T * dy; fc */
     TRY(ferry_linear_dw(s->compute, T, s->gpu_grad.fc_weight, s->act.s, s->act.d_fc, 4, 8, 8, 0));
     /* reduce SUM [8] of [4, 8]; fc */
@@ -434,14 +517,17 @@ static ferry_status bwd_fc(schedule *s)
     /* binary_grad_a MUL [4, 8] of [4, 8], [8]; s */
     TRY(ferry_binary_grad_a(s->compute, T, FERRY_MUL, s->act.d_e, s->act.d_s, NULL, s->constant.scale, 2, D(4, 8),
         D(8, 1), D(0, 1)));
+    END(compute, bwd_fc);
     return FERRY_OK;
 }
 
 /* m.wte, Embedding [5, 8], DHA, gradient on the GPU, then stored; backward, 1.00 us predicted. */
 static ferry_status bwd_wte(schedule *s)
 {
+    BEGIN(compute, bwd_wte);
     /* embedding_grad [5, 8] of [4, 8], [4]; e */
     TRY(ferry_embedding_grad(s->compute, T, s->gpu_grad.wte_weight, s->act.d_e, FERRY_I64, s->input.ids, 4, 5, 8, 0));
+    END(compute, bwd_wte);
     TRY(ferry_event_record(s->compute, NOW(BWD_E)));
     TRY(store_wte(s));
     return FERRY_OK;
@@ -461,30 +547,38 @@ static ferry_status stage_inputs(schedule *s, const schedule_inputs *in)
 static ferry_status square_out(schedule *s)
 {
     TRY(ferry_stream_wait(s->update, NOW(STORED_OUT)));
+    BEGIN(update, square_out);
     TRY(ferry_sqnorm(s->update, T, &s->partials[3], s->host_grad.out_weight, 64));
     TRY(ferry_sqnorm(s->update, T, &s->partials[4], s->host_grad.out_bias, 8));
+    END(update, square_out);
     return FERRY_OK;
 }
 
 static ferry_status square_fc(schedule *s)
 {
     TRY(ferry_stream_wait(s->update, NOW(STORED_FC)));
+    BEGIN(update, square_fc);
     TRY(ferry_sqnorm(s->update, T, &s->partials[1], s->host_grad.fc_weight, 64));
     TRY(ferry_sqnorm(s->update, T, &s->partials[2], s->host_grad.fc_bias, 8));
+    END(update, square_fc);
     return FERRY_OK;
 }
 
 static ferry_status square_wte(schedule *s)
 {
     TRY(ferry_stream_wait(s->update, NOW(STORED_WTE)));
+    BEGIN(update, square_wte);
     TRY(ferry_sqnorm(s->update, T, &s->partials[0], s->host_grad.wte_weight, 40));
+    END(update, square_wte);
     return FERRY_OK;
 }
 
 /* The global gradient norm, summed in parameter order. */
 static ferry_status grad_norm(schedule *s, double clip)
 {
+    BEGIN(update, grad_norm);
     TRY(ferry_grad_norm(s->update, &s->norm[s->parity][0], &s->norm[s->parity][1], s->partials, 5, clip));
+    END(update, grad_norm);
     TRY(ferry_event_record(s->update, NOW(NORM_DONE)));
     return FERRY_OK;
 }
@@ -492,8 +586,10 @@ static ferry_status grad_norm(schedule *s, double clip)
 /* Update of m.wte on the CPU, after the backward pass, hidden behind the next forward; 1.02 us predicted. */
 static ferry_status update_wte(schedule *s, ferry_adamw_args args)
 {
+    BEGIN(update, update_wte);
     TRY(ferry_adamw(s->update, T, s->host.wte_weight, s->moment1.wte_weight, s->moment2.wte_weight,
         s->host_grad.wte_weight, NULL, 40, args));
+    END(update, update_wte);
     TRY(ferry_event_record(s->update, NOW(UPDATED_WTE)));
     return FERRY_OK;
 }
@@ -501,10 +597,12 @@ static ferry_status update_wte(schedule *s, ferry_adamw_args args)
 /* Update of m.fc on the CPU, after the backward pass, hidden behind the next forward; 2.04 us predicted. */
 static ferry_status update_fc(schedule *s, ferry_adamw_args args)
 {
+    BEGIN(update, update_fc);
     TRY(ferry_adamw(s->update, T, s->host.fc_weight, s->moment1.fc_weight, s->moment2.fc_weight, s->host_grad.fc_weight,
         NULL, 64, args));
     TRY(ferry_adamw(s->update, T, s->host.fc_bias, s->moment1.fc_bias, s->moment2.fc_bias, s->host_grad.fc_bias, NULL,
         8, args));
+    END(update, update_fc);
     TRY(ferry_event_record(s->update, NOW(UPDATED_FC)));
     return FERRY_OK;
 }
@@ -512,10 +610,12 @@ static ferry_status update_fc(schedule *s, ferry_adamw_args args)
 /* Update of m.out on the CPU, after the backward pass, hidden behind the next forward; 2.04 us predicted. */
 static ferry_status update_out(schedule *s, ferry_adamw_args args)
 {
+    BEGIN(update, update_out);
     TRY(ferry_adamw(s->update, T, s->host.out_weight, s->moment1.out_weight, s->moment2.out_weight,
         s->host_grad.out_weight, NULL, 64, args));
     TRY(ferry_adamw(s->update, T, s->host.out_bias, s->moment1.out_bias, s->moment2.out_bias, s->host_grad.out_bias,
         NULL, 8, args));
+    END(update, update_out);
     TRY(ferry_event_record(s->update, NOW(UPDATED_OUT)));
     return FERRY_OK;
 }
@@ -536,6 +636,7 @@ ferry_status schedule_step(schedule *s, const schedule_inputs *in, const schedul
 {
     s->step = s->before + s->enqueued + 1;
     s->seed = h->seed;
+    ferry_recorder_step(s->recorder, s->step);
     const ferry_adamw_args args = {h->lr, h->beta1, h->beta2, h->eps, h->weight_decay, s->step};
     TRY(stage_inputs(s, in));
     TRY(load_inputs(s));
@@ -643,6 +744,7 @@ void schedule_close(schedule *s)
     for (int i = 0; i < 2; i++)
         for (int k = 0; k < EVENT_COUNT; k++)
             ferry_event_close(s->event[i][k]);
+    ferry_recorder_close(s->recorder);
     for (int i = 0; i < s->n_pinned; i++)
         ferry_host_free(s->device, s->pinned[i]);
     ferry_pool_close(s->pool);
@@ -676,6 +778,19 @@ int64_t schedule_steps(const schedule *s)
 int64_t schedule_device_bytes(const schedule *s)
 {
     return ferry_device_peak_bytes(s->device) + ferry_device_scratch_bytes(s->device);
+}
+
+ferry_status schedule_record(schedule *s, int64_t first, int count)
+{
+    TRY(schedule_sync(s));
+    ferry_recorder_close(s->recorder);
+    return ferry_recorder_open(s->device, PARTS, PART_COUNT, first, count, &s->recorder);
+}
+
+ferry_status schedule_record_write(schedule *s, const char *path)
+{
+    TRY(schedule_sync(s));
+    return ferry_recorder_write(s->recorder, path, SCHEDULE_PLAN_HASH);
 }
 
 const ferry_tensor *schedule_params(const schedule *s)

@@ -1,4 +1,4 @@
-// ferryc 0.1.0 141dc5240d379d1e9f8f893cf48b3258 schedule
+// ferryc 0.1.0 4ed2116e4d25da23fdb63bbcaaaea6b2 schedule
 /* A training schedule; see schedule.c for what it does. Change the plan, not this file.
  * go-memferry, budget 1.00 GiB, peak 4.00 KiB of device memory, 3.11 KiB pinned on the host.
  * One step: 29.0 us predicted (compute 21.4 us, H2D 12.4 us, D2H 12.4 us, update 11.1 us), 3.00% above the proven bound.
@@ -19,6 +19,7 @@ enum {
     SCHEDULE_RANDOM_INIT = 0, /* 1: schedule_init draws the weights from SCHEDULE_SEED */
 };
 #define SCHEDULE_SEED UINT64_C(0)
+#define SCHEDULE_PLAN_HASH "567c9a8567c3581b7346ffebaca4fcff" /* of plan.yaml */
 #define SCHEDULE_POOL_BYTES INT64_C(4096) /* of the device pool */
 #define SCHEDULE_PEAK_BYTES INT64_C(4096) /* with the kernels' scratch */
 
@@ -56,6 +57,10 @@ ferry_status schedule_save(schedule *s, const char *dir);
 ferry_status schedule_load(schedule *s, const char *dir);
 int64_t schedule_steps(const schedule *s);        /* steps enqueued so far, those before a load included */
 int64_t schedule_device_bytes(const schedule *s); /* device memory held at most: pool and scratch */
+/* Records when each part of the steps first .. first + count - 1 runs (count at least 2); call it before them. */
+ferry_status schedule_record(schedule *s, int64_t first, int count);
+/* Waits, then writes the record as run.yaml, which ferryc report --measured shows beside the plan. */
+ferry_status schedule_record_write(schedule *s, const char *path);
 /* The parameters and running statistics in host memory (SCHEDULE_PARAMS of them), named as in the model; read them
  * after a sync. */
 const ferry_tensor *schedule_params(const schedule *s);

@@ -178,14 +178,17 @@ static void test_pools(void **state)
         int64_t planes = k.m;
         if (round % 2 != 0) {
             compare(&k);
-        } else { /* NaN compares unequal: bytes */
+        } else { /* NaN compares unequal, and is one whatever its bits */
             bench_alloc(&forward, 0);
             if (k.arg[1] != NULL) {
                 bench_alloc(&forward, 1);
             }
             assert_int_equal(bench_run(true, &k), FERRY_OK);
             assert_int_equal(bench_run(false, &forward), FERRY_OK);
-            assert_memory_equal(k.arg[0], forward.arg[0], (size_t)bench_elements(&k, 0) * ferry_dtype_bytes(t));
+            for (int64_t i = 0; i < bench_elements(&k, 0); i++) {
+                double r = bench_get(&k, 0, i), f = bench_get(&forward, 0, i);
+                assert_true(r == f || (isnan(r) && isnan(f)));
+            }
             if (k.arg[1] != NULL) {
                 assert_memory_equal(k.arg[1], forward.arg[1], (size_t)bench_elements(&k, 1) * 8);
                 free(forward.arg[1]);
