@@ -10,6 +10,7 @@
  * fixes to the bit. They are good to a few units in the last place, on just the range that is needed. */
 #include "runtime/random.h"
 #include "runtime/convert.h"
+#include "runtime/workers.h"
 
 #include <math.h>
 
@@ -93,6 +94,41 @@ static uint64_t hash_name(const char *name)
     return h;
 }
 
+/* Each pair of numbers has its own counter: parts can be drawn by anyone. */
+typedef struct drawing {
+    void *dst;
+    ferry_dtype t;
+    int64_t n;
+    uint64_t hash;
+    uint32_t key[2];
+    double mean, std;
+} drawing;
+
+enum { PART = 1 << 16, LARGE = 1 << 20 };
+
+static void draw_part(void *arg, int64_t part)
+{
+    const drawing *d = arg;
+    const int64_t to = (part + 1) * PART < d->n ? (part + 1) * PART : d->n;
+    for (int64_t i = part * PART; i < to; i += 2) {
+        uint64_t pair = (uint64_t)i / 2;
+        const uint32_t counter[4] = {(uint32_t)pair, (uint32_t)(pair >> 32), (uint32_t)d->hash,
+                                     (uint32_t)(d->hash >> 32)};
+        uint32_t r[4];
+        ferryi_philox(counter, d->key, r);
+        /* u in (0, 1] so that its logarithm is finite, v in [0, 1) */
+        double u = (double)(((uint64_t)r[1] << 32 | r[0]) >> 11) + 1, v = (double)(((uint64_t)r[3] << 32 | r[2]) >> 11);
+        u = u * 0x1p-53;
+        v = v * 0x1p-53;
+        double radius = sqrt(-2 * ferryi_random_log(u)), cosine, sine;
+        ferryi_random_turn(v, &cosine, &sine);
+        ferryi_float_put(d->dst, d->t, i, d->mean + d->std * (radius * cosine));
+        if (i + 1 < d->n) {
+            ferryi_float_put(d->dst, d->t, i + 1, d->mean + d->std * (radius * sine));
+        }
+    }
+}
+
 ferry_status ferry_random_normal(void *dst, ferry_dtype t, int64_t n, uint64_t seed, const char *name, double mean,
                                  double std)
 {
@@ -107,23 +143,12 @@ ferry_status ferry_random_normal(void *dst, ferry_dtype t, int64_t n, uint64_t s
                            "tensor '%s': the mean %g and the deviation %g of random numbers are impossible", name, mean,
                            std);
     }
-    uint64_t hash = hash_name(name);
-    const uint32_t key[2] = {(uint32_t)seed, (uint32_t)(seed >> 32)};
-    for (int64_t i = 0; i < n; i += 2) {
-        uint64_t pair = (uint64_t)i / 2;
-        const uint32_t counter[4] = {(uint32_t)pair, (uint32_t)(pair >> 32), (uint32_t)hash, (uint32_t)(hash >> 32)};
-        uint32_t r[4];
-        ferryi_philox(counter, key, r);
-        /* u in (0, 1] so that its logarithm is finite, v in [0, 1) */
-        double u = (double)(((uint64_t)r[1] << 32 | r[0]) >> 11) + 1, v = (double)(((uint64_t)r[3] << 32 | r[2]) >> 11);
-        u = u * 0x1p-53;
-        v = v * 0x1p-53;
-        double radius = sqrt(-2 * ferryi_random_log(u)), cosine, sine;
-        ferryi_random_turn(v, &cosine, &sine);
-        ferryi_float_put(dst, t, i, mean + std * (radius * cosine));
-        if (i + 1 < n) {
-            ferryi_float_put(dst, t, i + 1, mean + std * (radius * sine));
-        }
+    drawing d = {dst, t, n, hash_name(name), {(uint32_t)seed, (uint32_t)(seed >> 32)}, mean, std};
+    ferryi_workers *w = NULL;
+    if (n >= LARGE) {
+        (void)ferryi_workers_open(&w); /* without a team it takes longer */
     }
+    ferryi_workers_run(w, (n + PART - 1) / PART, draw_part, &d);
+    ferryi_workers_close(w);
     return FERRY_OK;
 }

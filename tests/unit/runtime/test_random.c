@@ -150,6 +150,19 @@ static void has_the_moments_of_a_normal(void **state)
     free(y);
 }
 
+/* Large tensors are drawn by several threads, small ones by the caller. */
+static void does_not_depend_on_threads(void **state)
+{
+    (void)state;
+    enum { LARGE = (1 << 20) + 77, SMALL = (1 << 20) - 1 };
+    float *a = malloc(LARGE * sizeof(float)), *b = malloc(SMALL * sizeof(float));
+    assert_int_equal(ferry_random_normal(a, FERRY_F32, LARGE, 5, "w", 0, 1), FERRY_OK);
+    assert_int_equal(ferry_random_normal(b, FERRY_F32, SMALL, 5, "w", 0, 1), FERRY_OK);
+    assert_memory_equal(a, b, SMALL * sizeof(float));
+    free(a);
+    free(b);
+}
+
 static void refuses_wrong_calls(void **state)
 {
     (void)state;
@@ -169,6 +182,7 @@ int main(void)
         cmocka_unit_test(gives_the_known_answers),     cmocka_unit_test(knows_its_functions),
         cmocka_unit_test(draws_the_expected_numbers),  cmocka_unit_test(rounds_to_every_type),
         cmocka_unit_test(has_the_moments_of_a_normal), cmocka_unit_test(refuses_wrong_calls),
+        cmocka_unit_test(does_not_depend_on_threads),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
