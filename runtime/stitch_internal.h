@@ -197,8 +197,8 @@ void stitch_pool_tend(ferry_stitch *s, bool wait);
 void *stitch_pool_worker(void *stitch);
 void stitch_sblock_free(sblock *sb);
 /* The first sb->maps chunks. Without the lock: sb belongs to the caller, and its chunks stay as long as it counts in
- * them. */
-void stitch_sblock_unmap(ferry_stitch *s, sblock *sb);
+ * them. false: an unmap failed, and the addresses cannot be used again. */
+bool stitch_sblock_unmap(ferry_stitch *s, sblock *sb);
 /* Addresses, from the spare ones first. *out_bytes may be larger. Without the lock. */
 ferry_status stitch_span_take(ferry_stitch *s, int64_t bytes, void **at, int64_t *out_bytes);
 void stitch_span_give(ferry_stitch *s, void *at, int64_t bytes);

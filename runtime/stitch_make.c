@@ -120,9 +120,11 @@ static ferry_status sblock_map(ferry_stitch *s, sblock *sb)
         status = s->device.allow(s->device.self, sb->address, sb->bytes);
     }
     if (status != FERRY_OK) {
-        stitch_sblock_unmap(s, sb);
+        bool unmapped = stitch_sblock_unmap(s, sb);
         pthread_mutex_lock(&s->lock);
-        stitch_span_give(s, sb->address, sb->reserved_bytes);
+        if (unmapped) {
+            stitch_span_give(s, sb->address, sb->reserved_bytes);
+        }
         pthread_mutex_unlock(&s->lock);
     }
     return status;

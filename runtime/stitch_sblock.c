@@ -162,19 +162,21 @@ void stitch_sblock_free(sblock *sb)
     free(sb);
 }
 
-void stitch_sblock_unmap(ferry_stitch *s, sblock *sb)
+bool stitch_sblock_unmap(ferry_stitch *s, sblock *sb)
 {
+    bool done = true;
     char *at = sb->address;
     int maps = sb->maps;
     for (int i = 0; i < sb->count && maps > 0; i++) {
         const piece *p = &sb->pieces[i];
         for (int64_t from = p->at; from < p->at + p->bytes && maps > 0; maps--) {
             const chunk *c = s->arena[p->arena].chunks[from / s->device.chunk_bytes];
-            (void)s->device.unmap(s->device.self, at, c->bytes);
+            done = s->device.unmap(s->device.self, at, c->bytes) == FERRY_OK && done;
             at += c->bytes;
             from += c->bytes;
         }
     }
+    return done;
 }
 
 void stitch_pool_tend(ferry_stitch *s, bool wait)
@@ -198,12 +200,14 @@ void stitch_pool_tend(ferry_stitch *s, bool wait)
         if (wait) {
             (void)s->device.event_sync(s->device.self, sb->event);
         }
-        stitch_sblock_unmap(s, sb);
+        bool unmapped = stitch_sblock_unmap(s, sb);
         pthread_mutex_lock(&s->lock);
         count_chunks(s, sb, -1);
         s->stats.unmaps += sb->maps;
         stitch_event_give(s, sb->event);
-        stitch_span_give(s, sb->address, sb->reserved_bytes);
+        if (unmapped) {
+            stitch_span_give(s, sb->address, sb->reserved_bytes);
+        }
         stitch_sblock_free(sb);
         if (--s->dropping == 0) {
             pthread_cond_broadcast(&s->calm);
@@ -274,12 +278,12 @@ void stitch_pool_close(ferry_stitch *s)
         sblock *sb = s->dropped;
         s->dropped = sb->next;
         s->device.event_close(s->device.self, sb->event);
-        stitch_sblock_unmap(s, sb);
+        (void)stitch_sblock_unmap(s, sb);
         s->device.unreserve(s->device.self, sb->address, sb->reserved_bytes);
         stitch_sblock_free(sb);
     }
     for (int i = 0; i < s->pooled; i++) {
-        stitch_sblock_unmap(s, s->pool[i]);
+        (void)stitch_sblock_unmap(s, s->pool[i]);
         s->device.unreserve(s->device.self, s->pool[i]->address, s->pool[i]->reserved_bytes);
         stitch_sblock_free(s->pool[i]);
     }
