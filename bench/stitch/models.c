@@ -19,6 +19,8 @@ struct torch_model {
     bool expandable;
     torch_block *free_list[STREAMS][2];
     torch_block *room[STREAMS][2];
+    torch_block **segment; /* the first block of each */
+    int64_t segments;
     int64_t reserved, calls, next_address;
 };
 
@@ -31,9 +33,15 @@ torch_model *torch_open(bool expandable)
     return m;
 }
 
-/* Blocks are left to the process's end: a model lives as long as a replay. */
 void torch_close(torch_model *m)
 {
+    for (int64_t i = 0; i < m->segments; i++) {
+        for (torch_block *b = m->segment[i], *next; b != NULL; b = next) {
+            next = b->after;
+            free(b);
+        }
+    }
+    free(m->segment);
     free(m);
 }
 
@@ -67,6 +75,19 @@ static torch_block *block_new(int64_t at, int64_t bytes, int stream, int small)
         abort();
     }
     *b = (torch_block){.at = at, .bytes = bytes, .stream = stream, .small = small};
+    return b;
+}
+
+static torch_block *segment_new(torch_model *m, int64_t bytes, int stream, int small)
+{
+    torch_block *b = block_new(m->next_address, bytes, stream, small);
+    torch_block **segment = realloc(m->segment, (size_t)(m->segments + 1) * sizeof(*segment));
+    if (segment == NULL) {
+        abort();
+    }
+    segment[m->segments++] = b;
+    m->segment = segment;
+    m->next_address += bytes + 2 * MIB;
     return b;
 }
 
@@ -126,9 +147,8 @@ static torch_block *expand(torch_model *m, int64_t bytes, int stream, int small)
 {
     const int64_t page = small ? 2 * MIB : 20 * MIB, space = INT64_C(1) << 40;
     if (m->room[stream][small] == NULL) {
-        m->room[stream][small] = block_new(m->next_address, space, stream, small);
+        m->room[stream][small] = segment_new(m, space, stream, small);
         m->room[stream][small]->unmapped = true;
-        m->next_address += space;
     }
     torch_block *room = m->room[stream][small], *last = is_free(room->before) ? room->before : NULL;
     int64_t missing = bytes - (last != NULL ? last->bytes : 0);
@@ -156,8 +176,7 @@ torch_block *torch_alloc(torch_model *m, int64_t bytes, int stream)
         b = expand(m, bytes, stream, small);
     } else {
         int64_t segment = small ? 2 * MIB : bytes < 10 * MIB ? 20 * MIB : (bytes + 2 * MIB - 1) / (2 * MIB) * (2 * MIB);
-        b = block_new(m->next_address, segment, stream, small);
-        m->next_address += segment + 2 * MIB;
+        b = segment_new(m, segment, stream, small);
         m->reserved += segment;
         m->calls++;
     }
