@@ -221,6 +221,7 @@ part_torch() {
     local python=${PYTHON:-python3}
     "$python" -c 'import torch, transformers' 2>/dev/null || { say "torch: skipped, $python has no PyTorch with transformers"; return; }
     timeout ${TORCH_SECONDS:-240} "$python" "$here/torch_peer.py" --batch $batch --seq $seq ${TORCH_MODELS:-bert-base bert-large gpt2-medium llama-1b} \
+        --compile ${TORCH_COMPILE:-bert-base} \
         >"$out/torch.tsv" 2>"$out/torch.txt" || say "torch: stopped early, see torch.txt"
     cat "$out/torch.tsv"
 }

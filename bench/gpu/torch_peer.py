@@ -79,11 +79,11 @@ def offloaded(model, ids):
 def main():
     options = argparse.ArgumentParser()
     options.add_argument("models", nargs="+")
+    options.add_argument("--compile", action="append", default=[], help="also with torch.compile, which takes a while")
     options.add_argument("--batch", type=int, default=8)
     options.add_argument("--seq", type=int, default=512)
     o = options.parse_args()
     torch.manual_seed(0)
-    compiled = []
     for name in o.models:
         torch.set_default_dtype(torch.bfloat16)
         with torch.device("cuda"):
@@ -96,12 +96,10 @@ def main():
             model(input_ids=ids, labels=ids).loss.backward()
 
         row(name, "forward and backward, eager", timed(both, 7))
-        if name in ("bert-base", "bert-large"):
-            compiled.append(name)
         row(name, "offloaded by hand", timed(offloaded(model, ids), 3))
         del model
         torch.cuda.empty_cache()
-    for name in compiled:
+    for name in o.compile:
         torch.set_default_dtype(torch.bfloat16)
         with torch.device("cuda"):
             model = without_dropout(make(name)).train()
