@@ -42,9 +42,11 @@ export PATH="$build/bin:$PATH" LD_LIBRARY_PATH="$build/lib:${LD_LIBRARY_PATH:-}"
 # cuDNN may have come with PyTorch
 dnn=$("${PYTHON:-python3}" -c 'import nvidia.cudnn; print(list(nvidia.cudnn.__path__)[0] + "/lib")' 2>/dev/null) &&
     LD_LIBRARY_PATH="$LD_LIBRARY_PATH:$dnn"
-nvidia-smi --query-gpu=name,driver_version,memory.total,pcie.link.gen.max --format=csv,noheader >"$out/gpu.txt" || [ "$device" = host ] || exit 1
-{ nproc; sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | head -n 1; } | paste -sd' ' >"$out/cpu.txt"
-cat "$out/gpu.txt"
+if [ "$*" != results ]; then
+    nvidia-smi --query-gpu=name,driver_version,memory.total,pcie.link.gen.max --format=csv,noheader >"$out/gpu.txt" || [ "$device" = host ] || exit 1
+    { nproc; sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | head -n 1; } | paste -sd' ' >"$out/cpu.txt"
+    cat "$out/gpu.txt"
+fi
 
 json() { # KEY FILE: a number from JSON
     tr ',{' '\n\n' <"$2" | sed -n "s/.*\"$1\": *\"\{0,1\}\([^,\"}]*\)\"\{0,1\}.*/\1/p" | head -n 1
@@ -92,7 +94,7 @@ part_check() {
             grep -v 'RUN  \|      OK' "$out/$t.txt" | tail -n 20
         fi
     done
-    if LD_DEBUG=libs test_window_kernels 2>&1 | grep -q 'calling init.*libcudnn'; then say "convolutions: cuDNN"; else say "convolutions: own kernels"; fi
+    if LD_DEBUG=libs test_window_kernels 2>&1 | grep -q 'calling init.*libcudnn'; then say "convolutions: cuDNN"; else say "convolutions: own kernels, cuDNN was not found"; fi
 }
 
 # Every kind of plan, from a description in which modes differ and from the measured GPU; then each precision.
@@ -135,6 +137,7 @@ part_tiny() {
                 continue
             fi
             said=$(check_log "$out/$name.jsonl" "$gpt2/reference.json" float64 $tolerance 2>&1) || failed "$name"
+            said=${said#*.jsonl: }
             say "$name: $said"
             printf '%s\t%s\t%s\t%s\n' $precision "$a" "$said" \
                 "$(sed -n 's/^iteration: {median_ns: \([0-9]*\).*/\1/p' "$out/$name.run.yaml")" >>"$rows"
