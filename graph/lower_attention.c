@@ -1,4 +1,5 @@
-/* lower_attention.c - the normalizations and the attention of transformers, as compositions of kernels.
+/* lower_attention.c - the normalizations and the attention of transformers, as compositions of kernels. An attention of
+ * which only y is used is one kernel.
  *
  * Attention is softmax(alpha * Q K^T + bias) V for each head. The heads of a group share one key head: with queries
  * seen as [batch, kv_heads, group, rows, size] the product reads each key once for a whole group, by a stride of 0, and
@@ -250,12 +251,60 @@ static int biased(Build *b, int scores, int allowed, int added)
     return scores;
 }
 
+/* Can one kernel do it? It caps no scores, gives no intermediate results, and has no gradient for a mask. */
+static bool is_one_kernel(Build *b)
+{
+    int mask = build_input(b, 3);
+    Tensor t = mask >= 0 ? build_tensor(b, mask) : (Tensor){.kind = TENSOR_CONST};
+    bool alone = !b->l->options->composed && node_attr_float(b->n, "softcap", 0) == 0;
+    for (int i = 1; i < 4; i++)
+        alone = alone && !lower_is_used(b->l, b->n, i) && (i == 3 || build_input(b, 3 + i) < 0);
+    return alone && (t.dtype == FERRY_BOOL || t.kind == TENSOR_CONST || t.kind == TENSOR_INPUT);
+}
+
+static Status one_kernel(Build *b, const AttentionShape *s)
+{
+    const int64_t lead[3] = {s->batch, s->heads, s->rows};
+    ferry_kernel call = call_new(FERRY_OP_ATTENTION, b->l->graph->precision);
+    ferry_attention_shape *to = &call.attention;
+    *to = (ferry_attention_shape){.batch = s->batch, .heads = s->heads, .kv_heads = s->kv_heads, .rows = s->rows,
+                                  .columns = s->columns, .size = s->size, .value_size = s->value_size,
+                                  .scale = node_attr_float(b->n, "scale", 1 / sqrt((double)s->size)),
+                                  .causal = node_attr_int(b->n, "is_causal", 0) != 0, .past = s->past,
+                                  .mask_type = call.dtype};
+    for (int p = FERRY_Q; p <= FERRY_Y; p++) {
+        bool of_rows = p == FERRY_Q || p == FERRY_Y;
+        int64_t heads = of_rows ? s->heads : s->kv_heads, rows = of_rows ? s->rows : s->columns;
+        int64_t size = p == FERRY_V || p == FERRY_Y ? s->value_size : s->size;
+        to->stride[p][0] = heads * rows * size;
+        to->stride[p][1] = s->flat ? size : rows * size;
+        to->stride[p][2] = s->flat ? heads * size : size;
+    }
+    int mask = build_input(b, 3), y, lse;
+    if (mask >= 0) {
+        mask = padded(b, mask, s->columns);
+        Tensor t = build_tensor(b, mask);
+        TRY(b->status);
+        to->mask_type = t.dtype;
+        strides_broadcast(4, t.rank, t.dim, to->mask_stride);
+    }
+    TRY(b->status);
+    TRY(lower_temp(b->d, b->l, b->n, graph_wide_dtype(b->l->graph), 3, lead, &lse));
+    const int q = build_input(b, 0), k = build_input(b, 1), v = build_input(b, 2);
+    TRY(lower_output(b->d, b->l, b->n, 0, &y));
+    return lower_emit(b->d, b->l, b->n, &call, (int[FERRY_MAX_ARGS]){y, lse, q, k, v, mask});
+}
+
 Status lower_attention(Diag *d, Lowering *l, ModelNode *n)
 {
     AttentionShape s;
     Bias bias;
     Build b = build_start(d, l, n);
     TRY(attention_read(d, l->model, n, &s));
+    bool alone = is_one_kernel(&b);
+    TRY(b.status);
+    if (alone)
+        return one_kernel(&b, &s);
     int q = by_heads(&b, build_input(&b, 0), s.flat, s.heads);
     int k = by_heads(&b, build_input(&b, 1), s.flat, s.kv_heads),
         v = by_heads(&b, build_input(&b, 2), s.flat, s.kv_heads);

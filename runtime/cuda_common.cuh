@@ -42,6 +42,29 @@ template <> struct WideOf<bf16> {
 };
 template <typename T> using Wide = typename WideOf<T>::Type;
 
+/* As many elements as one access of 16 bytes takes. */
+template <typename T> struct alignas(16) Pack {
+    static constexpr int N = 16 / static_cast<int>(sizeof(T));
+    T at[N];
+};
+
+template <typename T> __device__ Pack<T> load_pack(const T *x)
+{
+    Pack<T> p;
+    *reinterpret_cast<uint4 *>(&p) = *reinterpret_cast<const uint4 *>(x);
+    return p;
+}
+
+template <typename T> __device__ void store_pack(T *x, const Pack<T> &p)
+{
+    *reinterpret_cast<uint4 *>(x) = *reinterpret_cast<const uint4 *>(&p);
+}
+
+inline bool is_packed(const void *p)
+{
+    return reinterpret_cast<uintptr_t>(p) % 16 == 0;
+}
+
 /* The types that kernels with floating arithmetic exist for. */
 inline bool is_floating(ferry_dtype t)
 {

@@ -36,6 +36,9 @@ typedef struct ferryi_cuda_call {
     int64_t scratch_bytes;
 } ferryi_cuda_call;
 
+/* cuda_packed.cu: true when it has run the call; false: it is for the function of its op. *error: a cudaError_t. */
+bool ferryi_cuda_packed(const ferryi_cuda_call *c, const ferry_kernel *k, int *error);
+
 /* cuda_elementwise.cu */
 int ferryi_cuda_unary(const ferryi_cuda_call *c, const ferry_kernel *k);
 int ferryi_cuda_unary_grad(const ferryi_cuda_call *c, const ferry_kernel *k);

@@ -203,7 +203,11 @@ ferry_status ferryi_cuda_launch(ferry_stream *stream, const ferry_kernel *call)
     }
     char what[64];
     snprintf(what, sizeof(what), "kernel %s", name);
-    return ferryi_cuda_check(stream->device, (cudaError_t)functions[k.op](&c, &k), what);
+    int error;
+    if (!ferryi_cuda_packed(&c, &k, &error)) {
+        error = functions[k.op](&c, &k);
+    }
+    return ferryi_cuda_check(stream->device, (cudaError_t)error, what);
 }
 
 ferry_status ferryi_cuda_copy(ferry_stream *stream, void *dst, const void *src, int64_t bytes)

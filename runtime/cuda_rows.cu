@@ -113,6 +113,9 @@ __global__ void layernorm_dx(T *dx, const T *dy, const T *x, const Wide<T> *mean
     }
 }
 
+/* Classes from which on a block of 512 has enough to do. */
+constexpr int64_t LONG_ROW = 4096;
+
 /* ---- XENT ------------------------------------------------------------------------------------------------------- */
 
 struct Labels {
@@ -164,6 +167,59 @@ __global__ void xent_rows(Reporter r, Labels labels, Wide<T> *lse, const T *logi
     }
 }
 
+/* *sum += e^(x - *top), where *top is the largest so far. */
+__device__ void add_exp(float x, float *top, float *sum)
+{
+    if (x > *top) {
+        *sum *= expf(*top - x);
+        *top = x;
+    }
+    *sum += x == -INFINITY ? 0 : expf(x - *top);
+}
+
+/* The same with classes side by side, in accesses of 16 bytes where a row lets them, in one reading: the sum is kept
+ * relative to the largest element so far. */
+template <typename T>
+__global__ void __launch_bounds__(512)
+    xent_rows_packed(Reporter r, Labels labels, Wide<T> *lse, const T *logits, double *losses, int64_t from, int64_t count,
+                     int64_t n)
+{
+    using G = Group<16>;
+    using P = Pack<T>;
+    for (int64_t i = G::first(); i < count; i += G::step()) {
+        const T *x = logits + (from + i) * n;
+        const int64_t past = static_cast<int64_t>(reinterpret_cast<uintptr_t>(x) % 16 / sizeof(T));
+        const int64_t head = past == 0 ? 0 : P::N - past < n ? P::N - past : n, packs = (n - head) / P::N;
+        float top = -INFINITY, sum = 0;
+        for (int64_t j = G::rank(); j < n - packs * P::N; j += G::SIZE) {
+            add_exp(static_cast<float>(x[j < head ? j : j + packs * P::N]), &top, &sum);
+        }
+        for (int64_t j = G::rank(); j < packs; j += G::SIZE) {
+            const P p = load_pack(x + head + j * P::N);
+            float most = top;
+#pragma unroll
+            for (int e = 0; e < P::N; e++) {
+                most = static_cast<float>(p.at[e]) > most ? static_cast<float>(p.at[e]) : most;
+            }
+            sum = most > top ? sum * expf(top - most) : sum;
+            top = most;
+#pragma unroll
+            for (int e = 0; e < P::N; e++) {
+                add_exp(static_cast<float>(p.at[e]), &top, &sum);
+            }
+        }
+        const float all = G::reduce(top, [](float a, float b) { return a > b ? a : b; });
+        const double share = top == -INFINITY ? 1 : exp(static_cast<double>(top) - static_cast<double>(all));
+        const double l = static_cast<double>(all) + log(G::sum(static_cast<double>(sum) * share));
+        if (G::rank() == 0) {
+            lse[from + i] = static_cast<Wide<T>>(l);
+            int64_t label = labels.label(r, from + i);
+            double loss = label >= 0 ? l - static_cast<double>(x[label]) : -1;
+            losses[i] = label >= 0 && loss < 0 ? 0 : loss;
+        }
+    }
+}
+
 /* One block adds the losses to total[0] and their number to total[1], and writes the mean after the last ones. */
 template <typename T>
 __global__ void xent_sum(double *total, const double *losses, int64_t count, bool first, bool last, T *loss, T *number)
@@ -196,9 +252,19 @@ template <typename T> int launch_xent(const ferryi_cuda_call *c, const ferry_ker
     do {
         int64_t count = positions - from < most ? positions - from : most;
         if (count > 0) {
-            GROUPED(k->n,
-                    xent_rows<T, G><<<blocks_for(c, count, G::PER_BLOCK), G::BLOCK, 0, stream_of(c)>>>(
-                        reporter_of(c, k), labels_of(k), out<Wide<T>>(k, 1), in<T>(k, 3), losses, from, count, k->n, k->k));
+            bool done = false;
+            if constexpr (sizeof(T) <= 4) {
+                done = k->k == 1 && k->n >= LONG_ROW;
+                if (done) {
+                    xent_rows_packed<T><<<blocks_for(c, count, 1), Group<16>::BLOCK, 0, stream_of(c)>>>(
+                        reporter_of(c, k), labels_of(k), out<Wide<T>>(k, 1), in<T>(k, 3), losses, from, count, k->n);
+                }
+            }
+            if (!done) {
+                GROUPED(k->n, xent_rows<T, G><<<blocks_for(c, count, G::PER_BLOCK), G::BLOCK, 0, stream_of(c)>>>(
+                                  reporter_of(c, k), labels_of(k), out<Wide<T>>(k, 1), in<T>(k, 3), losses, from, count,
+                                  k->n, k->k));
+            }
         }
         xent_sum<<<1, Group<16>::BLOCK, 0, stream_of(c)>>>(total, losses, count, from == 0, from + count == positions,
                                                            out<Wide<T>>(k, 0), out<Wide<T>>(k, 2));
@@ -226,6 +292,51 @@ __global__ void xent_grad(Reporter r, Labels labels, T *dlogits, const T *logits
             }
         }
     }
+}
+
+/* As xent_rows_packed. In bf16 and f32; a row that is ignored is cleared. */
+template <typename T>
+__global__ void __launch_bounds__(512)
+    xent_grad_packed(Reporter r, Labels labels, T *dlogits, const T *logits, const Wide<T> *lse, const Wide<T> *count,
+                     const Wide<T> *dloss, int64_t positions, int64_t n)
+{
+    using G = Group<16>;
+    using P = Pack<T>;
+    const double scale = (dloss != nullptr ? static_cast<double>(*dloss) : 1) / static_cast<double>(*count);
+    const float factor = static_cast<float>(scale);
+    for (int64_t i = G::first(); i < positions; i += G::step()) {
+        const int64_t label = labels.label(r, i);
+        const T *x = logits + i * n;
+        T *to = dlogits + i * n;
+        const float l = static_cast<float>(lse[i]);
+        const int64_t past = static_cast<int64_t>(reinterpret_cast<uintptr_t>(x) % 16 / sizeof(T));
+        const int64_t head = past == 0 ? 0 : P::N - past < n ? P::N - past : n, packs = (n - head) / P::N;
+        const float at_label = label >= 0 ? static_cast<float>(x[label]) : 0;
+        __syncthreads(); /* dlogits may be logits */
+        for (int64_t j = G::rank(); j < n - packs * P::N; j += G::SIZE) {
+            const int64_t at = j < head ? j : j + packs * P::N;
+            to[at] = static_cast<T>(label < 0 ? 0 : factor * expf(static_cast<float>(x[at]) - l));
+        }
+        for (int64_t j = G::rank(); j < packs; j += G::SIZE) {
+            P p = load_pack(x + head + j * P::N);
+#pragma unroll
+            for (int e = 0; e < P::N; e++) {
+                p.at[e] = static_cast<T>(label < 0 ? 0 : factor * expf(static_cast<float>(p.at[e]) - l));
+            }
+            store_pack(to + head + j * P::N, p);
+        }
+        __syncthreads();
+        if (G::rank() == 0 && label >= 0) {
+            to[label] = static_cast<T>(static_cast<float>(scale * (exp(static_cast<double>(at_label) - static_cast<double>(l)) - 1)));
+        }
+    }
+}
+
+template <typename T> void launch_xent_grad_packed(const ferryi_cuda_call *c, const ferry_kernel *k)
+{
+    xent_grad_packed<T><<<blocks_for(c, k->m, 1), Group<16>::BLOCK, 0, stream_of(c)>>>(
+        reporter_of(c, k), labels_of(k), out<T>(k, 0), in<T>(k, 1), in<Wide<T>>(k, 2), in<Wide<T>>(k, 3), in<Wide<T>>(k, 5),
+        k->m, k->n);
 }
 
 /* ---- TOPK ------------------------------------------------------------------------------------------------------- */
@@ -368,7 +479,13 @@ int ferryi_cuda_xent(const ferryi_cuda_call *c, const ferry_kernel *k)
 
 int ferryi_cuda_xent_grad(const ferryi_cuda_call *c, const ferry_kernel *k)
 {
-    if (k->m * k->k > 0 && k->n > 0) {
+    bool packed = k->k == 1 && k->n >= LONG_ROW && k->arg[0] != nullptr &&
+                  reinterpret_cast<uintptr_t>(k->arg[0]) % 16 == reinterpret_cast<uintptr_t>(k->arg[1]) % 16;
+    if (packed && k->m > 0 && k->dtype == FERRY_BF16) {
+        launch_xent_grad_packed<bf16>(c, k);
+    } else if (packed && k->m > 0 && k->dtype == FERRY_F32) {
+        launch_xent_grad_packed<float>(c, k);
+    } else if (k->m * k->k > 0 && k->n > 0) {
         ROWS(xent_grad, k->m * k->k, reporter_of(c, k), labels_of(k), out<T>(k, 0), in<T>(k, 1), in<Wide<T>>(k, 2),
              in<Wide<T>>(k, 3), in<Wide<T>>(k, 5), k->m * k->k, k->n, k->k);
     }

@@ -145,6 +145,18 @@ static inline double bench_slack(void)
     return test_on_host() ? 1 : 4;
 }
 
+/* Bytes from an argument's pointer on that the call touches, also through other arguments with the same pointer. */
+static inline int64_t bench_extent(const ferry_kernel *call, int arg)
+{
+    const ferry_op_info *info = ferry_op_get(call->op);
+    int64_t most = 0;
+    for (int i = 0; i < info->n_out + info->n_in; i++) {
+        int64_t bytes = call->arg[i] == call->arg[arg] ? ferry_kernel_extent_bytes(call, i) : 0;
+        most = bytes > most ? bytes : most;
+    }
+    return most;
+}
+
 static inline ferry_status bench_on_device(const ferry_kernel *call)
 {
     const ferry_op_info *info = ferry_op_get(call->op);
@@ -154,11 +166,13 @@ static inline ferry_status bench_on_device(const ferry_kernel *call)
     ferry_status status = FERRY_OK;
     bench.calls++;
     for (int i = 0; i < info->n_out + info->n_in && status == FERRY_OK; i++) {
-        int64_t bytes = ferry_kernel_extent_bytes(call, i), each = ferryi_kernel_element_bytes(call, i);
+        int64_t bytes = bench_extent(call, i), each = ferryi_kernel_element_bytes(call, i);
         bool same = false;
         for (int j = 0; j < i && call->arg[i] != NULL; j++) { /* in place */
             if (call->arg[j] == call->arg[i]) {
                 k.arg[i] = k.arg[j];
+                at[i] = at[j];
+                pinned[i] = pinned[j];
                 same = true;
             }
         }
@@ -167,7 +181,7 @@ static inline ferry_status bench_on_device(const ferry_kernel *call)
         }
         /* every kind of place and distance from a line in turn; each argument ends 64 bytes before the next begins */
         pinned[i] = (bench.calls * 7 + i * 3) % 5 < 2;
-        at[i] = used + bench.calls * (i + 1) % 9 * each;
+        at[i] = used + (bench.calls / 16 % 2 == 0 ? bench.calls * (i + 1) % 9 * each : 0); /* or all at one's start */
         used = (at[i] + bytes + 127) / 64 * 64;
         if (used > BENCH_BYTES) {
             return ferryi_fail(FERRY_USAGE, "the test's arguments do not fit into its pools");
@@ -183,7 +197,7 @@ static inline ferry_status bench_on_device(const ferry_kernel *call)
     }
     for (int i = 0; i < info->n_out && status == FERRY_OK; i++) {
         if (k.arg[i] != NULL && !pinned[i]) {
-            status = ferry_copy_d2h(bench.stream, bench.staging + at[i], k.arg[i], ferry_kernel_extent_bytes(call, i));
+            status = ferry_copy_d2h(bench.stream, bench.staging + at[i], k.arg[i], bench_extent(call, i));
         }
     }
     if (status == FERRY_OK) {
@@ -192,7 +206,7 @@ static inline ferry_status bench_on_device(const ferry_kernel *call)
     for (int i = 0; i < info->n_out && status == FERRY_OK; i++) {
         if (call->arg[i] != NULL) {
             memcpy(call->arg[i], (pinned[i] ? bench.pinned : bench.staging) + at[i],
-                   (size_t)ferry_kernel_extent_bytes(call, i));
+                   (size_t)bench_extent(call, i));
         }
     }
     return status;
