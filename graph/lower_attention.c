@@ -259,7 +259,7 @@ static bool is_one_kernel(Build *b)
     bool alone = !b->l->options->composed && node_attr_float(b->n, "softcap", 0) == 0;
     for (int i = 1; i < 4; i++)
         alone = alone && !lower_is_used(b->l, b->n, i) && (i == 3 || build_input(b, 3 + i) < 0);
-    return alone && (t.dtype == FERRY_BOOL || t.kind == TENSOR_CONST || t.kind == TENSOR_INPUT);
+    return alone && (t.dtype == FERRY_BOOL || t.kind == TENSOR_CONST);
 }
 
 static Status one_kernel(Build *b, const AttentionShape *s)

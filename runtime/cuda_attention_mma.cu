@@ -56,20 +56,35 @@ __device__ uint32_t pair(float low, float high)
     return bits;
 }
 
+/* What was begun to load since the last call is one group. */
+__device__ void close_group()
+{
+    asm volatile("cp.async.commit_group;" ::: "memory");
+}
+
+/* Waits for all groups but the last `LEFT`, of all threads. */
+template <int LEFT> __device__ void wait_groups()
+{
+    asm volatile("cp.async.wait_group %0;" ::"n"(LEFT) : "memory");
+    __syncthreads();
+}
+
 /* N elements of up to ROWS rows in shared memory; the distance of the rows keeps ldmatrix free of conflicts. */
 template <int N> struct Tile {
     static constexpr int STEP = N + 8;
 
-    /* Rows [first, first + count) of x; those from `end` on are 0. */
-    static __device__ void load(bf16 *to, const bf16 *x, int64_t step, int64_t first, int64_t end, int count)
+    /* Begins to load rows [first, first + COUNT) of x; those from `end` on are 0. */
+    template <int COUNT> static __device__ void load(bf16 *to, const bf16 *x, int64_t step, int64_t first, int64_t end)
     {
-        for (int e = threadIdx.x; e < count * (N / 8); e += LANES) {
-            int row = e / (N / 8), column = e % (N / 8) * 8;
-            uint4 v = {0, 0, 0, 0};
-            if (first + row < end) {
-                v = *reinterpret_cast<const uint4 *>(x + (first + row) * step + column);
-            }
-            *reinterpret_cast<uint4 *>(to + row * STEP + column) = v;
+#pragma unroll
+        for (int e = threadIdx.x; e < COUNT * (N / 8); e += LANES) {
+            const int row = e / (N / 8), column = e % (N / 8) * 8;
+            const bool in = first + row < end;
+            asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
+                         :
+                         : "r"(shared_address(to + row * STEP + column)), "l"(x + (in ? (first + row) * step + column : 0)),
+                           "r"(in ? 16 : 0)
+                         : "memory");
         }
     }
 
@@ -158,7 +173,8 @@ __global__ void __launch_bounds__(LANES) attention(const ferry_attention_shape a
 {
     constexpr int COLUMNS = 64, COUNT = COLUMNS / 8;
     extern __shared__ __align__(16) bf16 memory[];
-    bf16 *rows = memory, *keys = rows + ROWS * Tile<N>::STEP, *values = keys + COLUMNS * Tile<N>::STEP;
+    constexpr int EACH = COLUMNS * Tile<N>::STEP; /* two buffers of keys and of values: one is loaded, one is worked on */
+    bf16 *rows = memory, *both = rows + ROWS * Tile<N>::STEP;
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     for (int64_t piece = blockIdx.x; piece < work.total; piece += gridDim.x) {
         int64_t b, h, tile, chunk;
@@ -169,12 +185,19 @@ __global__ void __launch_bounds__(LANES) attention(const ferry_attention_shape a
         float result[N / 8][4], top[2] = {-INFINITY, -INFINITY}, sum[2] = {0, 0};
         clear<N / 8>(result);
         __syncthreads();
-        Tile<N>::load(rows, q + at(a, FERRY_Q, b, h), a.stride[FERRY_Q][2], first, a.rows, ROWS);
-        for (int64_t j0 = 0; j0 < end; j0 += COLUMNS) {
-            __syncthreads();
-            Tile<N>::load(keys, k + at(a, FERRY_K, b, h), a.stride[FERRY_K][2], j0, a.columns, COLUMNS);
-            Tile<N>::load(values, v + at(a, FERRY_V, b, h), a.stride[FERRY_V][2], j0, a.columns, COLUMNS);
-            __syncthreads();
+        auto load = [&](int64_t j, int buffer) {
+            Tile<N>::template load<COLUMNS>(both + 2 * buffer * EACH, k + at(a, FERRY_K, b, h), a.stride[FERRY_K][2], j, a.columns);
+            Tile<N>::template load<COLUMNS>(both + (2 * buffer + 1) * EACH, v + at(a, FERRY_V, b, h), a.stride[FERRY_V][2], j,
+                                            a.columns);
+            close_group();
+        };
+        Tile<N>::template load<ROWS>(rows, q + at(a, FERRY_Q, b, h), a.stride[FERRY_Q][2], first, a.rows);
+        load(0, 0);
+        int buffer = 0;
+        for (int64_t j0 = 0; j0 < end; j0 += COLUMNS, buffer ^= 1) {
+            j0 + COLUMNS < end ? load(j0 + COLUMNS, buffer ^ 1) : close_group();
+            wait_groups<1>();
+            const bf16 *keys = both + 2 * buffer * EACH, *values = keys + EACH;
             float score[COUNT][4];
             clear<COUNT>(score);
             multiply_rows<N, COUNT>(score, rows + 16 * warp * Tile<N>::STEP, keys);
@@ -224,7 +247,9 @@ __global__ void __launch_bounds__(LANES) attention(const ferry_attention_shape a
                 }
             }
             multiply_weights<N, COUNT>(result, score, values);
+            __syncthreads();
         }
+        wait_groups<0>();
         float by[2];
 #pragma unroll
         for (int r = 0; r < 2; r++) {
@@ -275,8 +300,8 @@ __global__ void __launch_bounds__(LANES)
 {
     constexpr int COLUMNS = N == 64 ? 64 : 32, COUNT = COLUMNS / 8;
     extern __shared__ __align__(16) bf16 memory[];
-    bf16 *rows = memory, *dys = rows + ROWS * Tile<N>::STEP, *keys = dys + ROWS * Tile<N>::STEP,
-         *values = keys + COLUMNS * Tile<N>::STEP;
+    constexpr int EACH = COLUMNS * Tile<N>::STEP;
+    bf16 *rows = memory, *dys = rows + ROWS * Tile<N>::STEP, *both = dys + ROWS * Tile<N>::STEP;
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     for (int64_t piece = blockIdx.x; piece < work.total; piece += gridDim.x) {
         int64_t b, h, tile, chunk;
@@ -292,13 +317,20 @@ __global__ void __launch_bounds__(LANES)
             own_dot[r] = in ? dot[of + own + 8 * r] : 0;
         }
         __syncthreads();
-        Tile<N>::load(rows, q + at(a, FERRY_Q, b, h), a.stride[FERRY_Q][2], first, a.rows, ROWS);
-        Tile<N>::load(dys, dy + at(a, FERRY_Y, b, h), a.stride[FERRY_Y][2], first, a.rows, ROWS);
-        for (int64_t j0 = 0; j0 < end; j0 += COLUMNS) {
-            __syncthreads();
-            Tile<N>::load(keys, k + at(a, FERRY_K, b, h), a.stride[FERRY_K][2], j0, a.columns, COLUMNS);
-            Tile<N>::load(values, v + at(a, FERRY_V, b, h), a.stride[FERRY_V][2], j0, a.columns, COLUMNS);
-            __syncthreads();
+        auto load = [&](int64_t j, int buffer) {
+            Tile<N>::template load<COLUMNS>(both + 2 * buffer * EACH, k + at(a, FERRY_K, b, h), a.stride[FERRY_K][2], j, a.columns);
+            Tile<N>::template load<COLUMNS>(both + (2 * buffer + 1) * EACH, v + at(a, FERRY_V, b, h), a.stride[FERRY_V][2], j,
+                                            a.columns);
+            close_group();
+        };
+        Tile<N>::template load<ROWS>(rows, q + at(a, FERRY_Q, b, h), a.stride[FERRY_Q][2], first, a.rows);
+        Tile<N>::template load<ROWS>(dys, dy + at(a, FERRY_Y, b, h), a.stride[FERRY_Y][2], first, a.rows);
+        load(0, 0);
+        int buffer = 0;
+        for (int64_t j0 = 0; j0 < end; j0 += COLUMNS, buffer ^= 1) {
+            j0 + COLUMNS < end ? load(j0 + COLUMNS, buffer ^ 1) : close_group();
+            wait_groups<1>();
+            const bf16 *keys = both + 2 * buffer * EACH, *values = keys + EACH;
             float score[COUNT][4], dp[COUNT][4];
             clear<COUNT>(score);
             clear<COUNT>(dp);
@@ -318,7 +350,9 @@ __global__ void __launch_bounds__(LANES)
                 }
             }
             multiply_weights<N, COUNT>(result, score, keys);
+            __syncthreads();
         }
+        wait_groups<0>();
         const float by = static_cast<float>(a.scale);
         store<N>(dq + at(a, FERRY_Q, b, h), a.stride[FERRY_Q][2], first + 16 * warp, a.rows, result, by, by);
     }
@@ -332,9 +366,9 @@ __global__ void __launch_bounds__(LANES)
 {
     constexpr int ACROSS = N == 64 ? 64 : 32, COUNT = ACROSS / 8; /* rows of q at a time */
     extern __shared__ __align__(16) bf16 memory[];
-    __shared__ float row_lse[ACROSS], row_dot[ACROSS];
-    bf16 *keys = memory, *values = keys + ROWS * Tile<N>::STEP, *rows = values + ROWS * Tile<N>::STEP,
-         *dys = rows + ACROSS * Tile<N>::STEP;
+    constexpr int EACH = ACROSS * Tile<N>::STEP;
+    __shared__ float row_lse[2][ACROSS], row_dot[2][ACROSS];
+    bf16 *keys = memory, *values = keys + ROWS * Tile<N>::STEP, *both = values + ROWS * Tile<N>::STEP;
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const int64_t group = a.heads / a.kv_heads;
     for (int64_t piece = blockIdx.x; piece < work.total; piece += gridDim.x) {
@@ -345,21 +379,29 @@ __global__ void __launch_bounds__(LANES)
         clear<N / 8>(to_k);
         clear<N / 8>(to_v);
         __syncthreads();
-        Tile<N>::load(keys, k + at(a, FERRY_K, b, g * group), a.stride[FERRY_K][2], first, a.columns, ROWS);
-        Tile<N>::load(values, v + at(a, FERRY_V, b, g * group), a.stride[FERRY_V][2], first, a.columns, ROWS);
+        Tile<N>::template load<ROWS>(keys, k + at(a, FERRY_K, b, g * group), a.stride[FERRY_K][2], first, a.columns);
+        Tile<N>::template load<ROWS>(values, v + at(a, FERRY_V, b, g * group), a.stride[FERRY_V][2], first, a.columns);
         for (int64_t h = g * group; h < (g + 1) * group; h++) {
             const int64_t of = (b * a.heads + h) * a.rows;
             int64_t i0 = a.causal && first > a.past ? (first - a.past) / ACROSS * ACROSS : 0;
-            for (; i0 < a.rows; i0 += ACROSS) {
-                __syncthreads();
-                Tile<N>::load(rows, q + at(a, FERRY_Q, b, h), a.stride[FERRY_Q][2], i0, a.rows, ACROSS);
-                Tile<N>::load(dys, dy + at(a, FERRY_Y, b, h), a.stride[FERRY_Y][2], i0, a.rows, ACROSS);
+            auto load = [&](int64_t i, int buffer) {
+                Tile<N>::template load<ACROSS>(both + 2 * buffer * EACH, q + at(a, FERRY_Q, b, h), a.stride[FERRY_Q][2], i,
+                                               a.rows);
+                Tile<N>::template load<ACROSS>(both + (2 * buffer + 1) * EACH, dy + at(a, FERRY_Y, b, h),
+                                               a.stride[FERRY_Y][2], i, a.rows);
                 if (threadIdx.x < ACROSS) {
-                    const bool in = i0 + threadIdx.x < a.rows;
-                    row_lse[threadIdx.x] = in ? lse[of + i0 + threadIdx.x] : INFINITY;
-                    row_dot[threadIdx.x] = in ? dot[of + i0 + threadIdx.x] : 0;
+                    const bool in = i + threadIdx.x < a.rows;
+                    row_lse[buffer][threadIdx.x] = in ? lse[of + i + threadIdx.x] : INFINITY;
+                    row_dot[buffer][threadIdx.x] = in ? dot[of + i + threadIdx.x] : 0;
                 }
-                __syncthreads();
+                close_group();
+            };
+            int buffer = 0;
+            load(i0, 0);
+            for (; i0 < a.rows; i0 += ACROSS, buffer ^= 1) {
+                i0 + ACROSS < a.rows ? load(i0 + ACROSS, buffer ^ 1) : close_group();
+                wait_groups<1>();
+                const bf16 *rows = both + 2 * buffer * EACH, *dys = rows + EACH;
                 float score[COUNT][4], dp[COUNT][4];
                 clear<COUNT>(score);
                 clear<COUNT>(dp);
@@ -375,13 +417,15 @@ __global__ void __launch_bounds__(LANES)
                         const int row = 8 * j + lane % 4 * 2 + e % 2;
                         float s = score[j][e] * scale;
                         s = plain ? s : masked<bf16>(a, mask, b, h, i0 + row, own + e / 2 * 8, s);
-                        score[j][e] = exp2f((s - row_lse[row]) * LOG2E);
-                        dp[j][e] = score[j][e] * (dp[j][e] - row_dot[row]);
+                        score[j][e] = exp2f((s - row_lse[buffer][row]) * LOG2E);
+                        dp[j][e] = score[j][e] * (dp[j][e] - row_dot[buffer][row]);
                     }
                 }
                 multiply_weights<N, COUNT>(to_v, score, dys);
                 multiply_weights<N, COUNT>(to_k, dp, rows);
+                __syncthreads();
             }
+            wait_groups<0>();
         }
         const float by = static_cast<float>(a.scale);
         if (dk != nullptr) {
@@ -410,7 +454,7 @@ template <int N> int forward(const ferryi_cuda_call *c, const ferry_kernel *k)
 {
     const ferry_attention_shape &a = k->attention;
     const Work w = work_of(a.batch, a.heads, a.rows, ROWS, 1);
-    constexpr int bytes = tile_bytes(N, ROWS + 2 * 64);
+    constexpr int bytes = tile_bytes(N, ROWS + 2 * 2 * 64);
     int error = allow(attention<N>, bytes);
     if (error == 0 && w.total > 0) {
         attention<N><<<blocks_of(w), LANES, bytes, stream_of(c)>>>(a, mask_of(k, 5), w, out<bf16>(k, 0), out<float>(k, 1),
@@ -424,7 +468,7 @@ template <int N> int backward(const ferryi_cuda_call *c, const ferry_kernel *k)
     const ferry_attention_shape &a = k->attention;
     const Work by_row = work_of(a.batch, a.heads, a.rows, ROWS, 1),
                by_column = work_of(a.batch, a.kv_heads, a.columns, ROWS, 1);
-    constexpr int bytes = tile_bytes(N, 2 * ROWS + 2 * (N == 64 ? 64 : 32));
+    constexpr int bytes = tile_bytes(N, 2 * ROWS + 2 * 2 * (N == 64 ? 64 : 32));
     const int64_t total = a.batch * a.heads * a.rows;
     float *dot = static_cast<float *>(c->scratch);
     int error = allow(attention_dq<N>, bytes);

@@ -191,8 +191,32 @@ constexpr int COLUMNS = 32, LINES = 8;
  * across the link. */
 constexpr int BATCH = 16;
 
+/* Positions that one thread adds up by itself. */
+constexpr int64_t FEW = 32;
+
+/* One pack of columns of a table's row: the sum of the positions' [from, end), in their order. */
 template <typename T>
-__global__ void embedding_grad(Sorted sorted, T *table, const T *dy, int64_t rows, int64_t n, bool accumulate)
+__device__ void add_rows(const Sorted &sorted, int64_t from, int64_t end, const T *dy, int64_t n, T *table, bool accumulate)
+{
+    double sum[Pack<T>::N] = {};
+    for (int64_t i = from; i < end; i++) {
+        const Pack<T> p = load_pack(dy + int64_t{sorted.position[i]} * n);
+#pragma unroll
+        for (int e = 0; e < Pack<T>::N; e++) {
+            sum[e] += static_cast<double>(p.at[e]);
+        }
+    }
+    Pack<T> to = accumulate ? load_pack(table) : Pack<T>{};
+#pragma unroll
+    for (int e = 0; e < Pack<T>::N; e++) {
+        to.at[e] = static_cast<T>(accumulate ? static_cast<double>(to.at[e]) + sum[e] : sum[e]);
+    }
+    store_pack(table, to);
+}
+
+/* packs: of a row, 0 where rows are not made of aligned ones. */
+template <typename T>
+__global__ void embedding_grad(Sorted sorted, T *table, const T *dy, int64_t rows, int64_t n, int64_t packs, bool accumulate)
 {
     __shared__ double line[LINES][COLUMNS];
     __shared__ int64_t run[BATCH + 1];
@@ -205,9 +229,21 @@ __global__ void embedding_grad(Sorted sorted, T *table, const T *dy, int64_t row
         __syncthreads();
         for (int r = 0; r < taken; r++) {
             int64_t row = first_row + r, from = run[r], end = run[r + 1];
+            if (from == end && packs > 0) {
+                for (int64_t p = threadIdx.y * COLUMNS + threadIdx.x; p < packs && !accumulate; p += LINES * COLUMNS) {
+                    *reinterpret_cast<uint4 *>(table + row * n + p * Pack<T>::N) = uint4{0, 0, 0, 0};
+                }
+                continue;
+            }
             if (from == end) {
                 for (int64_t j = threadIdx.y * COLUMNS + threadIdx.x; j < n && !accumulate; j += LINES * COLUMNS) {
                     table[row * n + j] = T{0};
+                }
+                continue;
+            }
+            if (packs > 0 && end - from <= FEW) { /* each thread its own columns */
+                for (int64_t p = threadIdx.y * COLUMNS + threadIdx.x; p < packs; p += LINES * COLUMNS) {
+                    add_rows(sorted, from, end, dy + p * Pack<T>::N, n, table + row * n + p * Pack<T>::N, accumulate);
                 }
                 continue;
             }
@@ -401,8 +437,10 @@ int ferryi_cuda_embedding_grad(const ferryi_cuda_call *c, const ferry_kernel *k)
     if (error != cudaSuccess || k->k * k->n == 0) {
         return error;
     }
+    const bool aligned = is_packed(k->arg[0]) && is_packed(k->arg[1]);
     FLOATING(k->dtype, embedding_grad<T><<<blocks_for(c, k->k, BATCH), dim3(COLUMNS, LINES), 0, stream_of(c)>>>(
-                           sorted, out<T>(k, 0), in<T>(k, 1), k->k, k->n, k->accumulate));
+                           sorted, out<T>(k, 0), in<T>(k, 1), k->k, k->n,
+                           aligned && k->n % Pack<T>::N == 0 ? k->n / Pack<T>::N : 0, k->accumulate));
     return cudaGetLastError();
 }
 
