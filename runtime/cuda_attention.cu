@@ -1,9 +1,8 @@
 /* cuda_attention.cu - ATTENTION and its gradient for every type and size: tiles of scores in shared memory, products by
  * ordinary arithmetic (no TF32). No score leaves the chip. The method is that of FlashAttention-2 (sections 2.3, 3.1).
  *
- * A block of 16 x 16 threads has a square tile of scores. Thread (x, y) has R rows of it from y * R on and R columns from
- * x * R on; the threads of one row are half a warp. Operands lie in shared memory with the summed index outermost, so that
- * a thread reads its R elements in one access. A head of more elements than a tile has columns is made chunk by
+ * A block of 16 x 16 threads has a square tile of scores. Thread (x, y) has the rows y * R + 0..R of it and the columns
+ * x, x + 16, ..; the threads of one row are half a warp. A head of more elements than a tile has columns is made chunk by
  * chunk, each by a block of its own, which computes the scores again. */
 #include "runtime/cuda_attention.cuh"
 
@@ -39,34 +38,11 @@ template <typename T, int TILE> struct Tile {
     using W = Wide<T>;
     static constexpr int R = TILE / SIDE;
 
-    struct alignas(R * sizeof(W)) Line {
-        W at[R];
-    };
     struct Shared {
-        Line left[DEPTH][SIDE + 1], right[DEPTH][SIDE + 1];
-        Line factor[TILE][SIDE + 1], value[TILE][SIDE + 1];
+        W left[TILE][DEPTH + 1], right[TILE][DEPTH + 1];
+        W score[TILE][TILE + 1], value[TILE][TILE + 1];
         W lse[TILE], dot[TILE];
     };
-
-    static __device__ int row()
-    {
-        return threadIdx.x / SIDE * R;
-    }
-    static __device__ int column()
-    {
-        return threadIdx.x % SIDE * R;
-    }
-
-    static __device__ void add(const Line &left, const Line &right, W (*sum)[R])
-    {
-#pragma unroll
-        for (int r = 0; r < R; r++) {
-#pragma unroll
-            for (int c = 0; c < R; c++) {
-                sum[r][c] += left.at[r] * right.at[c];
-            }
-        }
-    }
 
     /* sum[r][c] = x[first_x + row] . y[first_y + column] */
     static __device__ void product(Shared *s, const Rows<const T> &x, int64_t first_x, const Rows<const T> &y,
@@ -81,19 +57,29 @@ template <typename T, int TILE> struct Tile {
         }
         for (int64_t d = 0; d < x.size; d += DEPTH) {
             __syncthreads();
-#pragma unroll
             for (int e = threadIdx.x; e < TILE * DEPTH; e += BLOCK) {
-                int row = e / DEPTH, depth = e % DEPTH;
-                bool in = d + depth < x.size;
+                int row = e / DEPTH, column = e % DEPTH;
+                bool in = d + column < x.size;
                 int64_t i = first_x + row, j = first_y + row;
-                s->left[depth][row / R].at[row % R] = in && i < x.count ? static_cast<W>(x.at[i * x.step + d + depth]) : W{0};
-                s->right[depth][row / R].at[row % R] = in && j < y.count ? static_cast<W>(y.at[j * y.step + d + depth]) : W{0};
+                s->left[row][column] = in && i < x.count ? static_cast<W>(x.at[i * x.step + d + column]) : W{0};
+                s->right[row][column] = in && j < y.count ? static_cast<W>(y.at[j * y.step + d + column]) : W{0};
             }
             __syncthreads();
 #pragma unroll
             for (int e = 0; e < DEPTH; e++) {
-                const Line left = s->left[e][threadIdx.x / SIDE], right = s->right[e][threadIdx.x % SIDE];
-                add(left, right, sum);
+                W left[R], right[R];
+#pragma unroll
+                for (int r = 0; r < R; r++) {
+                    left[r] = s->left[threadIdx.x / SIDE * R + r][e];
+                    right[r] = s->right[threadIdx.x % SIDE + SIDE * r][e];
+                }
+#pragma unroll
+                for (int r = 0; r < R; r++) {
+#pragma unroll
+                    for (int c = 0; c < R; c++) {
+                        sum[r][c] += left[r] * right[c];
+                    }
+                }
             }
         }
     }
@@ -104,25 +90,33 @@ template <typename T, int TILE> struct Tile {
     {
         __syncthreads();
 #pragma unroll
-        for (int c = 0; c < R; c++) {
-            Line line;
+        for (int r = 0; r < R; r++) {
 #pragma unroll
-            for (int r = 0; r < R; r++) {
-                line.at[r] = factor[r][c];
+            for (int c = 0; c < R; c++) {
+                s->score[threadIdx.x / SIDE * R + r][threadIdx.x % SIDE + SIDE * c] = factor[r][c];
             }
-            s->factor[column() + c][threadIdx.x / SIDE] = line;
         }
         for (int e = threadIdx.x; e < TILE * TILE; e += BLOCK) {
-            int row = e / TILE, column = e % TILE;
-            bool in = first + row < x.count && from + column < x.size;
-            s->value[row][column / R].at[column % R] =
-                in ? static_cast<W>(x.at[(first + row) * x.step + from + column]) : W{0};
+            int64_t i = first + e / TILE, column = from + e % TILE;
+            bool in = i < x.count && column < x.size;
+            s->value[e / TILE][e % TILE] = in ? static_cast<W>(x.at[i * x.step + column]) : W{0};
         }
         __syncthreads();
-#pragma unroll 8
+#pragma unroll 4
         for (int e = 0; e < TILE; e++) {
-            const Line left = s->factor[e][threadIdx.x / SIDE], right = s->value[e][threadIdx.x % SIDE];
-            add(left, right, sum);
+            W left[R], right[R];
+#pragma unroll
+            for (int r = 0; r < R; r++) {
+                left[r] = s->score[threadIdx.x / SIDE * R + r][e];
+                right[r] = s->value[e][threadIdx.x % SIDE + SIDE * r];
+            }
+#pragma unroll
+            for (int r = 0; r < R; r++) {
+#pragma unroll
+                for (int c = 0; c < R; c++) {
+                    sum[r][c] += left[r] * right[c];
+                }
+            }
         }
     }
 
@@ -132,9 +126,9 @@ template <typename T, int TILE> struct Tile {
         for (int r = 0; r < R; r++) {
 #pragma unroll
             for (int c = 0; c < R; c++) {
-                int64_t i = first + row() + r, to = from + column() + c;
-                if (i < y.count && to < y.size) {
-                    y.at[i * y.step + to] = static_cast<T>(value[r][c]);
+                int64_t i = first + threadIdx.x / SIDE * R + r, column = from + threadIdx.x % SIDE + SIDE * c;
+                if (i < y.count && column < y.size) {
+                    y.at[i * y.step + column] = static_cast<T>(value[r][c]);
                 }
             }
         }
@@ -211,8 +205,8 @@ __global__ void __launch_bounds__(BLOCK)
                 W most = top[r], added = 0;
 #pragma unroll
                 for (int c = 0; c < R; c++) {
-                    score[r][c] = masked<T>(a, mask, b, h, first + U::row() + r,
-                                            j + U::column() + c, score[r][c] * static_cast<W>(a.scale));
+                    score[r][c] = masked<T>(a, mask, b, h, first + threadIdx.x / SIDE * R + r,
+                                            j + threadIdx.x % SIDE + SIDE * c, score[r][c] * static_cast<W>(a.scale));
                     most = score[r][c] > most || score[r][c] != score[r][c] ? score[r][c] : most;
                 }
                 most = half_warp_max(most);
@@ -230,7 +224,7 @@ __global__ void __launch_bounds__(BLOCK)
         }
 #pragma unroll
         for (int r = 0; r < R; r++) {
-            int64_t i = first + U::row() + r;
+            int64_t i = first + threadIdx.x / SIDE * R + r;
             bool sees = top[r] != -static_cast<W>(INFINITY);
 #pragma unroll
             for (int c = 0; c < R; c++) {
@@ -267,10 +261,10 @@ __global__ void __launch_bounds__(BLOCK)
             U::product(&shared, dys, first, values, j, dp);
 #pragma unroll
             for (int r = 0; r < R; r++) {
-                int row = U::row() + r;
+                int row = threadIdx.x / SIDE * R + r;
 #pragma unroll
                 for (int c = 0; c < R; c++) {
-                    W s = masked<T>(a, mask, b, h, first + row, j + U::column() + c,
+                    W s = masked<T>(a, mask, b, h, first + row, j + threadIdx.x % SIDE + SIDE * c,
                                     score[r][c] * static_cast<W>(a.scale));
                     score[r][c] = static_cast<W>(a.scale) * exp_wide(s - shared.lse[row]) * (dp[r][c] - shared.dot[row]);
                 }
@@ -310,8 +304,8 @@ __global__ void __launch_bounds__(BLOCK)
                 for (int r = 0; r < R; r++) {
 #pragma unroll
                     for (int c = 0; c < R; c++) {
-                        int row = U::column() + c;
-                        W s = masked<T>(a, mask, b, h, i + row, first + U::row() + r,
+                        int row = threadIdx.x % SIDE + SIDE * c;
+                        W s = masked<T>(a, mask, b, h, i + row, first + threadIdx.x / SIDE * R + r,
                                         score[r][c] * static_cast<W>(a.scale));
                         score[r][c] = exp_wide(s - shared.lse[row]);
                         dp[r][c] = static_cast<W>(a.scale) * score[r][c] * (dp[r][c] - shared.dot[row]);

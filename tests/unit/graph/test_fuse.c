@@ -2,7 +2,8 @@
  * of each exporter. */
 #include <math.h>
 
-#include "tests/unit/graph/graph_exec.h"
+#include "graph/fuse.h"
+#include "tests/unit/graph/graph_make.h"
 
 #define MODELS FERRY_SOURCE_DIR "/tests/models/"
 
@@ -128,6 +129,135 @@ static void test_vit(void **state)
     compare("vit", "loss-ts", NULL, FERRY_GELU, 1e-7);
 }
 
+/* ---- what must stay apart --------------------------------------------------------------------------------------- */
+
+static int number(Make *m, double value)
+{
+    return make_const(m, FERRY_F64, 0, NULL, memcpy(make_data(m, 1, 0, 0), &value, sizeof(value)));
+}
+
+static void test_activations(void **state)
+{
+    (void)state;
+    for (int kind = 0; kind < 4; kind++) {
+        Make m;
+        make_open(&m, 1);
+        int x = make_param(&m, 2, (int64_t[]){3, 5}, -1, 1), y;
+        if (kind == 0) { /* x / (1 + exp(-x)) */
+            int e = make_unary(&m, FERRY_EXP, make_unary(&m, FERRY_NEG, x));
+            y = make_binary(&m, FERRY_DIV, x, make_binary(&m, FERRY_ADD, number(&m, 1), e));
+        } else { /* x * sigmoid(x); x * sigmoid(1.702 x), another function; of a sigmoid that is needed elsewhere */
+            int s = make_unary(&m, FERRY_SIGMOID, kind == 2 ? make_binary(&m, FERRY_MUL, x, number(&m, 1.702)) : x);
+            y = make_binary(&m, FERRY_MUL, s, x);
+            y = kind == 3 ? make_binary(&m, FERRY_SUB, y, s) : y;
+        }
+        make_loss(&m, y);
+        assert_int_equal(graph_fuse_activations(&m.d, m.g), ST_OK);
+        assert_int_equal(count_op(m.g, FERRY_OP_UNARY, FERRY_SILU), kind < 2);
+        make_check_gradients(&m);
+        make_close(&m);
+    }
+}
+
+static int make_mean(Make *m, int x, uint32_t axes)
+{
+    Tensor t = m->g->tensor.at[x];
+    int64_t dim[] = {axes & 1 ? 1 : t.dim[0], axes & 2 ? 1 : t.dim[1]};
+    int y = make_value(m, t.dtype, 2, dim);
+    ferry_kernel mean = call_reduce(t.dtype, FERRY_MEAN, 2, t.dim, axes);
+    make_node(m, &mean, (int[]){y, x});
+    return y;
+}
+
+static void test_norms(void **state)
+{
+    (void)state;
+    for (int kind = 0; kind < 5; kind++) {
+        Make m;
+        make_open(&m, 2);
+        const int64_t n = 7;
+        int x = make_param(&m, 2, (int64_t[]){4, n}, -1, 1), scale = make_param(&m, 1, &n, 0.5, 2);
+        uint32_t axes = kind == 2 ? 1 : 2; /* over rows: no normalization of rows */
+        int u = kind == 3 ? make_binary(&m, FERRY_SUB, x, make_mean(&m, x, 2)) : x;
+        int square = kind == 1 ? make_binary(&m, FERRY_POW, u, number(&m, 2)) : make_unary(&m, FERRY_SQUARE, u);
+        int v = make_binary(&m, FERRY_ADD, make_mean(&m, square, axes), number(&m, 1e-3));
+        int root = make_unary(&m, FERRY_SQRT, v);
+        int h = kind % 2 == 0 ? make_binary(&m, FERRY_DIV, u, root)
+                              : make_binary(&m, FERRY_MUL, make_unary(&m, FERRY_RECIPROCAL, root), u);
+        int y = make_binary(&m, FERRY_MUL, h, scale);
+        y = kind == 4 ? make_binary(&m, FERRY_ADD, y, root) : y; /* the deviation is needed elsewhere */
+        make_loss(&m, y);
+        assert_int_equal(graph_fuse_norms(&m.d, m.g), ST_OK);
+        assert_int_equal(count_op(m.g, FERRY_OP_LAYERNORM, FERRY_FN_NONE), kind != 2 && kind != 4);
+        for (int i = 0; i < m.g->node.count; i++)
+            if (m.g->node.at[i].call.op == FERRY_OP_LAYERNORM)
+                assert_int_equal(m.g->node.at[i].arg[1] >= 0, kind == 3);
+        make_check_gradients(&m);
+        make_close(&m);
+    }
+}
+
+static int make_matmul(Make *m, int a, int b, bool trans_b)
+{
+    Tensor ta = m->g->tensor.at[a], tb = m->g->tensor.at[b];
+    ferry_kernel c = call_new(FERRY_OP_MATMUL, FERRY_F64);
+    c.m = ta.dim[1];
+    c.k = ta.dim[2];
+    c.n = tb.dim[trans_b ? 1 : 2];
+    c.trans_b = trans_b;
+    c.rank = 1;
+    c.dim[0] = ta.dim[0];
+    c.stride[0][0] = c.m * c.n;
+    c.stride[1][0] = c.m * c.k;
+    c.stride[2][0] = c.k * c.n;
+    int y = make_value(m, FERRY_F64, 3, (int64_t[]){ta.dim[0], c.m, c.n});
+    make_node(m, &c, (int[]){y, a, b});
+    return y;
+}
+
+static void test_attention(void **state)
+{
+    (void)state;
+    enum { PLAIN, MASK, CAUSAL, TRAINED_MASK, SCALED_MASK, READ_TWICE, KINDS };
+    for (int kind = 0; kind < KINDS; kind++) {
+        Make m;
+        make_open(&m, 3);
+        const int64_t rows = 4, size = 3, square[] = {rows, rows};
+        int part[3];
+        for (int i = 0; i < 3; i++) /* a parameter itself is no activation: something is computed from it */
+            part[i] = make_unary(&m, FERRY_TANH, make_param(&m, 3, (int64_t[]){2, rows, size}, -1, 1));
+        int s = make_binary(&m, FERRY_MUL, make_matmul(&m, part[0], part[1], true), number(&m, 0.7));
+        double *mask = make_data(&m, rows * rows, -1, 1);
+        for (int i = 0; i < rows * rows && kind == CAUSAL; i++)
+            mask[i] = i % rows <= i / rows ? 0 : -3.4e38;
+        if (kind == TRAINED_MASK)
+            s = make_binary(&m, FERRY_ADD, s, make_param(&m, 2, square, -1, 1));
+        else if (kind != PLAIN)
+            s = make_binary(&m, FERRY_ADD, s, make_const(&m, FERRY_F64, 2, square, mask));
+        if (kind == SCALED_MASK)
+            s = make_binary(&m, FERRY_MUL, s, number(&m, 2));
+        int p = make_value(&m, FERRY_F64, 3, (int64_t[]){2, rows, rows});
+        ferry_kernel softmax = call_new(FERRY_OP_SOFTMAX, FERRY_F64);
+        softmax.m = 2 * rows;
+        softmax.n = rows;
+        make_node(&m, &softmax, (int[]){p, s});
+        int y = make_matmul(&m, p, part[2], false);
+        if (kind == READ_TWICE)
+            y = make_matmul(&m, p, y, false);
+        make_loss(&m, y);
+        assert_int_equal(graph_fuse_attention(&m.d, m.g), ST_OK);
+        assert_int_equal(graph_prune(&m.d, m.g), ST_OK);
+        assert_int_equal(count_op(m.g, FERRY_OP_ATTENTION, FERRY_FN_NONE), kind <= CAUSAL);
+        for (int i = 0; i < m.g->node.count; i++)
+            if (m.g->node.at[i].call.op == FERRY_OP_ATTENTION) {
+                assert_int_equal(m.g->node.at[i].call.attention.causal, kind == CAUSAL);
+                assert_int_equal(m.g->node.at[i].arg[5] >= 0, kind == MASK);
+            }
+        make_check_gradients(&m);
+        make_close(&m);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -135,6 +265,9 @@ int main(void)
         cmocka_unit_test(test_bert),
         cmocka_unit_test(test_llama),
         cmocka_unit_test(test_vit),
+        cmocka_unit_test(test_activations),
+        cmocka_unit_test(test_norms),
+        cmocka_unit_test(test_attention),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
