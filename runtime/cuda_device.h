@@ -22,7 +22,11 @@
 #include <cuda.h>
 #include <cuda_runtime_api.h>
 
-enum { CUDA_COUNTERS = 1024 }; /* streams that can be open at once */
+enum {
+    CUDA_COUNTERS = 1024, /* streams that can be open at once */
+    CUDA_SIDES = 2,       /* of a stream: see cuda_product.c */
+    CUDA_SLABS = 4,
+};
 
 typedef struct ferryi_cuda_counter {
     _Alignas(64) _Atomic(uint64_t) reached;
@@ -73,8 +77,9 @@ typedef struct ferryi_cuda_stream {
     void *workspace;      /* of cuBLAS */
     void *dnn;            /* cudnnHandle_t, made at its first convolution */
     void *scratch;        /* see cuda_launch.c; made with the stream or at its first kernel */
-    cudaStream_t side;    /* moves what a product reads or writes by DHA; cuda_dha.c */
-    cudaEvent_t ready[4], used[4];
+    void *epilogues;      /* products with a bias whose algorithm is known; cuda_blas.c */
+    cudaStream_t side[CUDA_SIDES]; /* move what a product reads or writes by DHA; cuda_product.c */
+    cudaEvent_t ready[CUDA_SLABS], used[CUDA_SLABS];
 } ferryi_cuda_stream;
 
 static inline ferryi_cuda_device *ferryi_cuda_of(ferry_device *d)
@@ -128,7 +133,9 @@ ferry_status ferryi_cuda_blas_stream_open(ferryi_cuda_stream *s);
 void ferryi_cuda_blas_stream_close(ferryi_cuda_stream *s);
 
 /* A row-major product c = alpha * op(a) * op(b) + beta * c of t, F32, F64 or BF16, for `count` matrices at equal distances.
- * op(a) is [m,k], op(b) [k,n], c [m,n]; lda, ldb, ldc: elements from row to row as they are stored. */
+ * op(a) is [m,k], op(b) [k,n], c [m,n]; lda, ldb, ldc: elements from row to row as they are stored. wide_c: c is f32 where
+ * t is BF16. bias: [n], added to each row, or NULL;
+ * beta is 0 with it, and count 1. */
 typedef struct ferryi_cuda_gemm {
     ferry_dtype t;
     bool trans_a, trans_b;
@@ -138,6 +145,8 @@ typedef struct ferryi_cuda_gemm {
     void *c;
     int64_t lda, ldb, ldc;
     int64_t step_a, step_b, step_c, count;
+    const void *bias;
+    bool wide_c;
 } ferryi_cuda_gemm;
 ferry_status ferryi_cuda_gemm_run(ferryi_cuda_stream *s, const ferryi_cuda_gemm *g);
 
@@ -147,7 +156,7 @@ void ferryi_cuda_dnn_stream_close(ferryi_cuda_stream *s);
 void ferryi_cuda_dnn_close(ferryi_cuda_device *d);
 
 /* cuda_product.c: LINEAR, LINEAR_DX, LINEAR_DW, MATMUL */
-ferry_status ferryi_cuda_product(ferryi_cuda_stream *s, const ferryi_cuda_call *c, const ferry_kernel *k);
+ferry_status ferryi_cuda_product(ferryi_cuda_stream *s, const ferry_kernel *k);
 void ferryi_cuda_product_close(ferryi_cuda_stream *s);
 
 /* cuda_launch.c */

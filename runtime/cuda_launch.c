@@ -192,7 +192,7 @@ ferry_status ferryi_cuda_launch(ferry_stream *stream, const ferry_kernel *call)
     }
     const ferryi_cuda_call c = {s->stream, d->claim, d->report, d->processors, s->scratch, WORK_BYTES};
     if (is_product(k.op)) {
-        return ferryi_cuda_product(s, &c, &k);
+        return ferryi_cuda_product(s, &k);
     }
     if (k.op == FERRY_OP_CONV || k.op == FERRY_OP_CONV_DX || k.op == FERRY_OP_CONV_DW) {
         bool done;

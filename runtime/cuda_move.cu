@@ -257,10 +257,62 @@ template <typename V> __global__ void stream_rows(V *y, const V *x, int64_t rows
     }
 }
 
-template <typename T> __global__ void stream_add(T *y, const T *x, int64_t n)
+/* A pack of elements is one access of 16 bytes of the narrower type, where addresses and n allow: V elements. X: what the
+ * parts are in. */
+template <typename T, int V> struct alignas(sizeof(T) * V) Pack {
+    T at[V];
+};
+
+template <typename T, typename X, int V>
+__global__ void stream_sum(Pack<T, V> *y, const Pack<X, V> *x, int64_t n, int parts, bool accumulate)
 {
     for (int64_t i = blockIdx.x * int64_t{blockDim.x} + threadIdx.x; i < n; i += int64_t{gridDim.x} * blockDim.x) {
-        y[i] = y[i] + x[i];
+        Wide<T> sum[V];
+        Pack<X, V> part = x[i];
+#pragma unroll
+        for (int j = 0; j < V; j++) {
+            sum[j] = part.at[j];
+        }
+        for (int p = 1; p < parts; p++) {
+            part = x[p * n + i];
+#pragma unroll
+            for (int j = 0; j < V; j++) {
+                sum[j] += static_cast<Wide<T>>(part.at[j]);
+            }
+        }
+        Pack<T, V> to;
+        if (accumulate) {
+            to = y[i];
+        }
+#pragma unroll
+        for (int j = 0; j < V; j++) {
+            to.at[j] = accumulate ? static_cast<Wide<T>>(to.at[j]) + sum[j] : sum[j];
+        }
+        y[i] = to;
+    }
+}
+
+template <typename T, typename X>
+void launch_sum(cudaStream_t s, void *y, const void *x, int64_t n, int parts, bool accumulate)
+{
+    constexpr int V = 16 / sizeof(T);
+    uintptr_t low = reinterpret_cast<uintptr_t>(y) | reinterpret_cast<uintptr_t>(x);
+    if (low % (V * sizeof(X)) == 0 && n % V == 0) {
+        stream_sum<T, X, V><<<LINK_BLOCKS, LINK_THREADS, 0, s>>>(static_cast<Pack<T, V> *>(y),
+                                                                 static_cast<const Pack<X, V> *>(x), n / V, parts,
+                                                                 accumulate);
+    } else {
+        stream_sum<T, X, 1><<<LINK_BLOCKS, LINK_THREADS, 0, s>>>(
+            static_cast<Pack<T, 1> *>(y), static_cast<const Pack<X, 1> *>(x), n, parts, accumulate);
+    }
+}
+
+template <typename T> __global__ void same_rows(T *y, const T *x, int64_t rows, int64_t n, int64_t pitch)
+{
+    for (int64_t row = blockIdx.x; row < rows; row += gridDim.x) {
+        for (int64_t j = threadIdx.x; j < n; j += blockDim.x) {
+            y[row * pitch + j] = x[j];
+        }
     }
 }
 
@@ -331,6 +383,16 @@ int ferryi_cuda_cast(const ferryi_cuda_call *c, const ferry_kernel *k)
     return cudaGetLastError();
 }
 
+int ferryi_cuda_same_rows(void *stream, void *y, const void *x, int64_t rows, int64_t n, int64_t pitch, ferry_dtype t)
+{
+    const unsigned blocks = rows < 4096 ? static_cast<unsigned>(rows) : 4096;
+    if (rows > 0 && n > 0) {
+        FLOATING(t, same_rows<<<blocks, THREADS, 0, static_cast<cudaStream_t>(stream)>>>(
+                        static_cast<T *>(y), static_cast<const T *>(x), rows, n, pitch));
+    }
+    return cudaGetLastError();
+}
+
 int ferryi_cuda_stream_copy(void *stream, void *y, const void *x, int64_t bytes)
 {
     return ferryi_cuda_stream_rows(stream, y, x, 1, bytes, bytes);
@@ -360,9 +422,16 @@ int ferryi_cuda_stream_rows(void *stream, void *y, const void *x, int64_t rows, 
     return cudaGetLastError();
 }
 
-int ferryi_cuda_stream_add(void *stream, void *y, const void *x, int64_t n, ferry_dtype t)
+int ferryi_cuda_stream_sum(void *stream, void *y, const void *x, int64_t n, int parts, bool accumulate, ferry_dtype t)
 {
     cudaStream_t s = static_cast<cudaStream_t>(stream);
-    FLOATING(t, stream_add<<<LINK_BLOCKS, LINK_THREADS, 0, s>>>(static_cast<T *>(y), static_cast<const T *>(x), n));
+    if (n == 0) {
+        return 0;
+    }
+    if (parts > 1) {
+        FLOATING(t, launch_sum<T, Wide<T>>(s, y, x, n, parts, accumulate));
+    } else {
+        FLOATING(t, launch_sum<T, T>(s, y, x, n, parts, accumulate));
+    }
     return cudaGetLastError();
 }
