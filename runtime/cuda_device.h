@@ -24,8 +24,7 @@
 
 enum {
     CUDA_COUNTERS = 1024, /* streams that can be open at once */
-    CUDA_SIDES = 2,       /* of a stream: see cuda_product.c */
-    CUDA_SLABS = 4,
+    CUDA_SLABS = 4,       /* see cuda_product.c */
 };
 
 typedef struct ferryi_cuda_counter {
@@ -78,7 +77,7 @@ typedef struct ferryi_cuda_stream {
     void *dnn;            /* cudnnHandle_t, made at its first convolution */
     void *scratch;        /* see cuda_launch.c; made with the stream or at its first kernel */
     void *epilogues;      /* products with a bias whose algorithm is known; cuda_blas.c */
-    cudaStream_t side[CUDA_SIDES]; /* move what a product reads or writes by DHA; cuda_product.c */
+    cudaStream_t side;    /* moves what a product reads or writes by DHA; cuda_product.c */
     cudaEvent_t ready[CUDA_SLABS], used[CUDA_SLABS];
 } ferryi_cuda_stream;
 

@@ -51,13 +51,14 @@ int ferryi_cuda_copy_kernel(const ferryi_cuda_call *c, const ferry_kernel *k);
 int ferryi_cuda_fill(const ferryi_cuda_call *c, const ferry_kernel *k);
 int ferryi_cuda_cast(const ferryi_cuda_call *c, const ferry_kernel *k);
 /* What crosses the link does so once, by few blocks with wide accesses: the rest of the GPU is left to other kernels.
- * y = x; rows that lie pitch_bytes apart in x, close together in y; the sum of `parts` arrays of n elements that lie one
- * behind the other in x, in f32 where t is bf16 and there are several, added to y or written. */
+ * y = x; rows that lie pitch_bytes apart in x, close together in y; y + x of n elements. */
 /* each of the rows of y, which begin `pitch` elements apart, = x[n] */
 int ferryi_cuda_same_rows(void *stream, void *y, const void *x, int64_t rows, int64_t n, int64_t pitch, ferry_dtype t);
 int ferryi_cuda_stream_copy(void *stream, void *y, const void *x, int64_t bytes);
 int ferryi_cuda_stream_rows(void *stream, void *y, const void *x, int64_t rows, int64_t row_bytes, int64_t pitch_bytes);
-int ferryi_cuda_stream_sum(void *stream, void *y, const void *x, int64_t n, int parts, bool accumulate, ferry_dtype t);
+int ferryi_cuda_stream_add(void *stream, void *y, const void *x, int64_t n, ferry_dtype t);
+/* y = the sum of `parts` arrays of n elements that lie one behind the other in x: f32 where t is bf16 */
+int ferryi_cuda_sum_parts(void *stream, void *y, const void *x, int64_t n, int parts, ferry_dtype t);
 
 /* cuda_reduce.cu */
 int ferryi_cuda_reduce(const ferryi_cuda_call *c, const ferry_kernel *k);

@@ -214,6 +214,7 @@ __global__ void fill(void *y, ferry_dtype t, double value, int64_t n)
 
 constexpr int LINK_BLOCKS = 16, LINK_THREADS = 512, IN_FLIGHT = 4;
 
+
 /* Each thread has a few accesses of 16 bytes under way; blocks read and write whole neighbouring lines. */
 __global__ void stream_wide(uint4 *y, const uint4 *x, int64_t n)
 {
@@ -257,54 +258,62 @@ template <typename V> __global__ void stream_rows(V *y, const V *x, int64_t rows
     }
 }
 
-/* A pack of elements is one access of 16 bytes of the narrower type, where addresses and n allow: V elements. X: what the
- * parts are in. */
+/* A pack of elements is one access of 16 bytes of T, where addresses and n allow. */
 template <typename T, int V> struct alignas(sizeof(T) * V) Pack {
     T at[V];
 };
 
-template <typename T, typename X, int V>
-__global__ void stream_sum(Pack<T, V> *y, const Pack<X, V> *x, int64_t n, int parts, bool accumulate)
+template <typename T, int V> __global__ void stream_add(Pack<T, V> *y, const Pack<T, V> *x, int64_t n)
 {
     for (int64_t i = blockIdx.x * int64_t{blockDim.x} + threadIdx.x; i < n; i += int64_t{gridDim.x} * blockDim.x) {
-        Wide<T> sum[V];
-        Pack<X, V> part = x[i];
+        Pack<T, V> to = y[i], from = x[i];
 #pragma unroll
         for (int j = 0; j < V; j++) {
-            sum[j] = part.at[j];
-        }
-        for (int p = 1; p < parts; p++) {
-            part = x[p * n + i];
-#pragma unroll
-            for (int j = 0; j < V; j++) {
-                sum[j] += static_cast<Wide<T>>(part.at[j]);
-            }
-        }
-        Pack<T, V> to;
-        if (accumulate) {
-            to = y[i];
-        }
-#pragma unroll
-        for (int j = 0; j < V; j++) {
-            to.at[j] = accumulate ? static_cast<Wide<T>>(to.at[j]) + sum[j] : sum[j];
+            to.at[j] = to.at[j] + from.at[j];
         }
         y[i] = to;
     }
 }
 
-template <typename T, typename X>
-void launch_sum(cudaStream_t s, void *y, const void *x, int64_t n, int parts, bool accumulate)
+template <typename T, int V>
+__global__ void sum_parts(Pack<T, V> *y, const Pack<Wide<T>, V> *x, int64_t n, int parts)
+{
+    for (int64_t i = blockIdx.x * int64_t{blockDim.x} + threadIdx.x; i < n; i += int64_t{gridDim.x} * blockDim.x) {
+        Pack<Wide<T>, V> sum = x[i];
+        for (int p = 1; p < parts; p++) {
+            Pack<Wide<T>, V> part = x[p * n + i];
+#pragma unroll
+            for (int j = 0; j < V; j++) {
+                sum.at[j] += part.at[j];
+            }
+        }
+        Pack<T, V> to;
+#pragma unroll
+        for (int j = 0; j < V; j++) {
+            to.at[j] = sum.at[j];
+        }
+        y[i] = to;
+    }
+}
+
+template <typename T, int V> void launch_add(cudaStream_t s, void *y, const void *x, int64_t n)
+{
+    stream_add<T, V><<<LINK_BLOCKS, LINK_THREADS, 0, s>>>(static_cast<Pack<T, V> *>(y),
+                                                         static_cast<const Pack<T, V> *>(x), n / V);
+}
+
+template <typename T, int V> void launch_parts(cudaStream_t s, void *y, const void *x, int64_t n, int parts)
+{
+    int64_t blocks = (n / V + THREADS - 1) / THREADS;
+    sum_parts<T, V><<<static_cast<unsigned>(blocks < 1024 ? blocks : 1024), THREADS, 0, s>>>(
+        static_cast<Pack<T, V> *>(y), static_cast<const Pack<Wide<T>, V> *>(x), n / V, parts);
+}
+
+/* May n elements of T at y and of X at x be taken 16 bytes of T at a time? */
+template <typename T, typename X> bool in_packs(const void *y, const void *x, int64_t n)
 {
     constexpr int V = 16 / sizeof(T);
-    uintptr_t low = reinterpret_cast<uintptr_t>(y) | reinterpret_cast<uintptr_t>(x);
-    if (low % (V * sizeof(X)) == 0 && n % V == 0) {
-        stream_sum<T, X, V><<<LINK_BLOCKS, LINK_THREADS, 0, s>>>(static_cast<Pack<T, V> *>(y),
-                                                                 static_cast<const Pack<X, V> *>(x), n / V, parts,
-                                                                 accumulate);
-    } else {
-        stream_sum<T, X, 1><<<LINK_BLOCKS, LINK_THREADS, 0, s>>>(
-            static_cast<Pack<T, 1> *>(y), static_cast<const Pack<X, 1> *>(x), n, parts, accumulate);
-    }
+    return n % V == 0 && reinterpret_cast<uintptr_t>(y) % 16 == 0 && reinterpret_cast<uintptr_t>(x) % (V * sizeof(X)) == 0;
 }
 
 template <typename T> __global__ void same_rows(T *y, const T *x, int64_t rows, int64_t n, int64_t pitch)
@@ -422,16 +431,17 @@ int ferryi_cuda_stream_rows(void *stream, void *y, const void *x, int64_t rows, 
     return cudaGetLastError();
 }
 
-int ferryi_cuda_stream_sum(void *stream, void *y, const void *x, int64_t n, int parts, bool accumulate, ferry_dtype t)
+int ferryi_cuda_stream_add(void *stream, void *y, const void *x, int64_t n, ferry_dtype t)
 {
     cudaStream_t s = static_cast<cudaStream_t>(stream);
-    if (n == 0) {
-        return 0;
-    }
-    if (parts > 1) {
-        FLOATING(t, launch_sum<T, Wide<T>>(s, y, x, n, parts, accumulate));
-    } else {
-        FLOATING(t, launch_sum<T, T>(s, y, x, n, parts, accumulate));
-    }
+    FLOATING(t, in_packs<T, T>(y, x, n) ? launch_add<T, 16 / sizeof(T)>(s, y, x, n) : launch_add<T, 1>(s, y, x, n));
+    return cudaGetLastError();
+}
+
+int ferryi_cuda_sum_parts(void *stream, void *y, const void *x, int64_t n, int parts, ferry_dtype t)
+{
+    cudaStream_t s = static_cast<cudaStream_t>(stream);
+    FLOATING(t, in_packs<T, Wide<T>>(y, x, n) ? launch_parts<T, 16 / sizeof(T)>(s, y, x, n, parts)
+                                              : launch_parts<T, 1>(s, y, x, n, parts));
     return cudaGetLastError();
 }

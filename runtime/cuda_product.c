@@ -2,24 +2,36 @@
  *
  * A library product reads its operands again for each row of tiles and may read its result, which costs nothing in
  * device memory and everything across the link. So a weight matrix in pinned memory is brought over in slabs, each byte
- * once: kernels of few blocks on side streams copy the next slabs while the product of a slab runs. A slab gives some
- * columns of the result; no sum over a weight is split. A result in pinned memory goes back in the same way: slabs of its
- * rows are computed in device memory and written by a streaming kernel.
+ * once: a kernel of few blocks on the stream's side stream copies slab i + 1 while the product of slab i runs. A result
+ * in pinned memory goes back in the same way: slabs of its rows are computed in device memory and written by a streaming
+ * kernel.
  *
  * Copy and product are a pipeline of two stages. What the first slab takes in the first stage and the last one in the
- * second is hidden behind nothing, so where the second stage is the longer one, slabs begin small and grow, else they
- * shrink towards the end. Two side streams take turns: one copy starts while the one before it drains.
+ * second is hidden behind nothing, and each slab costs a little; so there are few of them, the smallest where nothing
+ * hides it, and each further from there larger by as much as the longer stage is longer.
+ *
+ * A slab of a weight is a part of the sum in f32 and f64: the product of each fills the GPU as that of all would, and is
+ * added to the result. bf16 would round between two slabs; there, and where the result is wide, a slab gives some columns
+ * of the result. A slab of a result has few tiles and a long sum, which is added up in parts
+ * side by side, by f32 also in bf16.
  *
  * The slabs take turns in four buffers; ready and used events, one each a buffer, keep copy and product apart. */
 #include "runtime/cuda_device.h"
 #include "runtime/walk.h"
 
-enum { SLABS = CUDA_SLABS, SLAB_BYTES = 8 << 20, LEAST_SLAB_BYTES = 512 << 10, TILE = 128, MOST_PARTS = 16 };
+enum {
+    SLABS = CUDA_SLABS,
+    SLAB_BYTES = 8 << 20,
+    LEAST_SLAB_BYTES = 768 << 10,
+    TILE = 128,
+    PARTS_BYTES = CUDA_SCRATCH_BYTES / 4, /* of the scratch that kernels work in (cuda_launch.c) */
+    MOST_PARTS = 16,
+};
 
 /* Where the slabs lie in the stream's scratch: in its second half (cuda_launch.c). */
-static char *slab_at(const ferryi_cuda_stream *s, int i)
+static char *slab_at(const ferryi_cuda_stream *s, int64_t i)
 {
-    return (char *)s->scratch + CUDA_SCRATCH_BYTES / 2 + (int64_t)i * SLAB_BYTES;
+    return (char *)s->scratch + CUDA_SCRATCH_BYTES / 2 + i % SLABS * SLAB_BYTES;
 }
 
 static bool is_pinned(const ferryi_cuda_stream *s, const void *p)
@@ -33,13 +45,11 @@ static ferry_status side_open(ferryi_cuda_stream *s)
 {
     ferry_device *d = s->base.device;
     ferry_status status = FERRY_OK;
-    int least = 0, greatest = 0;
-    if (s->side[CUDA_SIDES - 1] == NULL) {
+    if (s->side == NULL) {
+        int least, greatest;
         status = ferryi_cuda_check(d, cudaDeviceGetStreamPriorityRange(&least, &greatest), "asking for priorities");
-    }
-    for (int i = 0; i < CUDA_SIDES && status == FERRY_OK; i++) {
-        if (s->side[i] == NULL) {
-            status = ferryi_cuda_check(d, cudaStreamCreateWithPriority(&s->side[i], cudaStreamNonBlocking, greatest),
+        if (status == FERRY_OK) {
+            status = ferryi_cuda_check(d, cudaStreamCreateWithPriority(&s->side, cudaStreamNonBlocking, greatest),
                                        "making a stream");
         }
     }
@@ -66,10 +76,8 @@ void ferryi_cuda_product_close(ferryi_cuda_stream *s)
             cudaEventDestroy(s->used[i]);
         }
     }
-    for (int i = 0; i < CUDA_SIDES; i++) {
-        if (s->side[i] != NULL) {
-            (void)ferryi_cuda_check(s->base.device, cudaStreamDestroy(s->side[i]), "closing a stream");
-        }
+    if (s->side != NULL) {
+        (void)ferryi_cuda_check(s->base.device, cudaStreamDestroy(s->side), "closing a stream");
     }
 }
 
@@ -83,104 +91,162 @@ static ferry_status follow(ferryi_cuda_stream *s, cudaStream_t from, cudaEvent_t
     return ferryi_cuda_check(s->base.device, error, "ordering a product and its copies");
 }
 
-/* How long the arithmetic of a product takes in units of the copy of its matrix across the link: operations a byte over
- * what GPUs of this generation do while the link moves a byte. Only the sizes of slabs depend on it. */
+/* ---- sizes of slabs ----------------------------------------------------------------------------------------------- */
+
+typedef struct slabs {
+    int64_t total, each_bytes; /* rows or columns, and the bytes of one */
+    int64_t unit;              /* they come in multiples of this, where there are so many */
+    double smallest, growth;   /* share of the smallest slab; of one to the next larger */
+    bool grow;                 /* the smallest comes first */
+    int64_t previous;
+} slabs;
+
+/* How long the arithmetic of a product with a matrix and `rows` rows takes, in units of the matrix's way across the link:
+ * operations a byte over what GPUs of this generation do while the link moves one. Only the sizes of slabs depend on it. */
 static double arithmetic_per_copy(ferry_dtype t, int64_t rows)
 {
-    const double per_byte = t == FERRY_BF16 ? 11000 : 850;
+    const double per_byte = t == FERRY_BF16 ? 14600 : 950;
     return 2 * (double)rows / (double)ferry_dtype_bytes(t) / per_byte;
 }
 
-/* Rows or columns of the next slab: `rest` of each_bytes each are left, the slab before had `previous`. ratio: of the
- * second stage's time to the first's. In whole tiles where there are so many. */
-static int64_t next_slab(int64_t rest, int64_t previous, int64_t each_bytes, double ratio)
+/* ratio: of the second stage's time to the first's. */
+static slabs slabs_of(int64_t total, int64_t each_bytes, int64_t unit, double ratio)
 {
-    int64_t least = (LEAST_SLAB_BYTES + each_bytes - 1) / each_bytes, most = SLAB_BYTES / each_bytes, size;
-    if (ratio > 1) {
-        size = previous == 0 ? least : (int64_t)((double)previous * (ratio < 2 ? ratio : 2));
-    } else {
-        size = (int64_t)((double)rest * (ratio < 0.5 ? 0.5 : ratio < 0.75 ? 1 - ratio : 0.25));
-    }
-    size = size < least ? least : size;
-    size = size > TILE / 2 ? (size + TILE / 2) / TILE * TILE : size;
-    size = size < most ? size : most >= TILE ? most / TILE * TILE : most;
-    return rest - size < least / 2 && rest <= most ? rest : size < rest ? size : rest;
+    const double longer = ratio > 1 ? ratio : ratio > 0 ? 1 / ratio : 1e9;
+    return (slabs){.total = total,
+                   .each_bytes = each_bytes,
+                   .unit = unit,
+                   .smallest = longer < 10.0 / 3 ? 0.15 * longer : 0.5,
+                   .growth = longer < 4 ? longer : 4,
+                   .grow = ratio > 1};
 }
 
-static ferry_status read_slab(ferryi_cuda_stream *s, const ferryi_cuda_gemm *g, int64_t from, int64_t count, void *to,
-                              cudaStream_t side)
+static int64_t next_slab(slabs *s, int64_t rest)
 {
-    int64_t each = (int64_t)ferry_dtype_bytes(g->t);
+    const int64_t least = (LEAST_SLAB_BYTES + s->each_bytes - 1) / s->each_bytes, most = SLAB_BYTES / s->each_bytes;
+    double smallest = s->smallest * (double)s->total, size = smallest;
+    smallest = smallest < (double)least ? (double)least : smallest;
+    if (s->grow) {
+        size = s->previous == 0 ? smallest : (double)s->previous * s->growth;
+    } else { /* from the end: what is left after the smaller ones */
+        double after = 0, e = smallest;
+        while (after + 1.5 * e < (double)rest) {
+            after += e;
+            e = e * s->growth < (double)most ? e * s->growth : (double)most;
+        }
+        size = (double)rest - after;
+    }
+    int64_t count = size < (double)most ? (int64_t)size : most;
+    if (most >= s->unit) {
+        count = (count + s->unit / 2) / s->unit * s->unit;
+        count = count < s->unit ? s->unit : count > most ? most / s->unit * s->unit : count;
+    }
+    count = count < 1 ? 1 : count;
+    if (rest <= most && (double)(rest - count) < 0.5 * smallest) {
+        count = rest;
+    }
+    s->previous = count;
+    return count < rest ? count : rest;
+}
+
+/* ---- weights ------------------------------------------------------------------------------------------------------ */
+
+/* Slab number i of [k, n] at b: its `count` of k (of n) from `from` on. */
+static ferry_status read_slab(ferryi_cuda_stream *s, const ferryi_cuda_gemm *g, bool of_k, int64_t from, int64_t count,
+                              int64_t i)
+{
+    const int64_t each = (int64_t)ferry_dtype_bytes(g->t), across = of_k ? g->n : g->k, pitch = g->trans_b ? g->k : g->n;
     const char *b = g->b;
-    int error = g->trans_b /* columns of the result are rows of b */
-                    ? ferryi_cuda_stream_copy(side, to, b + from * g->k * each, count * g->k * each)
-                    : ferryi_cuda_stream_rows(side, to, b + from * each, g->k, count * each, g->n * each);
+    int error;
+    if (i >= SLABS) {
+        ferry_status status =
+            ferryi_cuda_check(s->base.device, cudaStreamWaitEvent(s->side, s->used[i % SLABS], 0), "ordering copies");
+        if (status != FERRY_OK) {
+            return status;
+        }
+    }
+    if (of_k != g->trans_b) { /* whole rows as they are stored */
+        error = ferryi_cuda_stream_copy(s->side, slab_at(s, i), b + from * pitch * each, count * across * each);
+    } else {
+        error = ferryi_cuda_stream_rows(s->side, slab_at(s, i), b + from * each, across, count * each, pitch * each);
+    }
     return ferryi_cuda_check(s->base.device, (cudaError_t)error, "reading a weight");
 }
 
-static ferry_status gemm_reading_b(ferryi_cuda_stream *s, const ferryi_cuda_gemm *g)
+/* The product with a slab: of_k, it is added to what those before gave. */
+static ferryi_cuda_gemm part_of(const ferryi_cuda_gemm *g, bool of_k, int64_t from, int64_t count, const void *slab)
 {
-    int64_t each = (int64_t)ferry_dtype_bytes(g->t), count = 0;
-    const double ratio = arithmetic_per_copy(g->t, g->m);
-    ferry_status status = side_open(s);
-    for (int i = 0; i < CUDA_SIDES && status == FERRY_OK; i++) { /* they may read what the stream has waited for */
-        status = i == 0 ? follow(s, s->stream, s->ready[0], s->side[0])
-                        : ferryi_cuda_check(s->base.device, cudaStreamWaitEvent(s->side[i], s->ready[0], 0),
-                                            "ordering copies");
-    }
-    for (int64_t from = 0, i = 0; from < g->n && status == FERRY_OK; from += count, i++) {
-        count = next_slab(g->n - from, count, g->k * each, ratio);
-        int b = (int)(i % SLABS);
-        cudaStream_t side = s->side[i % CUDA_SIDES];
-        ferryi_cuda_gemm part = *g;
+    const int64_t each = (int64_t)ferry_dtype_bytes(g->t);
+    ferryi_cuda_gemm part = *g;
+    part.b = slab;
+    if (of_k) {
+        part.k = count;
+        part.ldb = g->trans_b ? count : g->n;
+        part.a = (const char *)g->a + from * each * (g->trans_a ? g->lda : 1);
+        part.beta = from > 0 ? 1 : g->beta;
+        part.bias = from > 0 ? NULL : g->bias;
+    } else {
         part.n = count;
+        part.ldb = g->trans_b ? g->k : count;
         part.c = (char *)g->c + from * each;
         part.bias = g->bias != NULL ? (const char *)g->bias + from * each : NULL;
-        part.b = slab_at(s, b);
-        part.ldb = g->trans_b ? g->k : count;
-        if (i >= SLABS) {
-            status = ferryi_cuda_check(s->base.device, cudaStreamWaitEvent(side, s->used[b], 0), "ordering copies");
+    }
+    return part;
+}
+
+static ferry_status gemm_reading_b(ferryi_cuda_stream *s, const ferryi_cuda_gemm *g, bool of_k)
+{
+    const int64_t each = (int64_t)ferry_dtype_bytes(g->t), total = of_k ? g->k : g->n;
+    slabs sizes = slabs_of(total, (of_k ? g->n : g->k) * each, of_k ? TILE / 4 : TILE, arithmetic_per_copy(g->t, g->m));
+    ferry_status status = side_open(s);
+    if (status == FERRY_OK) { /* the side stream may read what the stream has waited for */
+        status = follow(s, s->stream, s->ready[0], s->side);
+    }
+    for (int64_t from = 0, i = 0, count = 0; from < total && status == FERRY_OK; from += count, i++) {
+        count = next_slab(&sizes, total - from);
+        status = read_slab(s, g, of_k, from, count, i);
+        if (status == FERRY_OK) {
+            status = follow(s, s->side, s->ready[i % SLABS], s->stream);
         }
         if (status == FERRY_OK) {
-            status = read_slab(s, g, from, count, slab_at(s, b), side);
-        }
-        if (status == FERRY_OK) {
-            status = follow(s, side, s->ready[b], s->stream);
-        }
-        if (status == FERRY_OK) {
+            const ferryi_cuda_gemm part = part_of(g, of_k, from, count, slab_at(s, i));
             status = ferryi_cuda_gemm_run(s, &part);
         }
         if (status == FERRY_OK) {
-            status = ferryi_cuda_check(s->base.device, cudaEventRecord(s->used[b], s->stream), "ordering copies");
+            status = ferryi_cuda_check(s->base.device, cudaEventRecord(s->used[i % SLABS], s->stream), "ordering copies");
         }
     }
     return status;
 }
 
-/* In how many parts the long sum of a slab of the result is added up side by side: a slab of few tiles would leave most
- * of the GPU idle. Depends on the sizes alone, as the result's bits do. The parts are f32 (f64) and fit into a slab. */
+/* ---- gradients ---------------------------------------------------------------------------------------------------- */
+
+/* In how many parts the sum of `count` rows of the result is added up: until there are tiles for the whole GPU, with no
+ * part too short. Depends on the sizes alone, as the result's bits do. */
 static int parts_of(const ferryi_cuda_gemm *g, int64_t count)
 {
-    int64_t tiles = ((count + TILE - 1) / TILE) * ((g->n + TILE - 1) / TILE), wide = g->t == FERRY_F64 ? 8 : 4;
+    const int64_t tiles = ((count + TILE - 1) / TILE) * ((g->n + TILE - 1) / TILE), wide = g->t == FERRY_F64 ? 8 : 4;
+    const int64_t shortest = g->t == FERRY_BF16 ? 4 * TILE : TILE;
     int parts = 1;
-    while (2 * parts <= MOST_PARTS && tiles * parts < 128 && g->k % (2 * parts) == 0 && g->k / (2 * parts) >= 4 * TILE &&
-           2 * parts * count * g->n * wide <= SLAB_BYTES) {
+    while (2 * parts <= MOST_PARTS && tiles * parts < TILE && g->k % (2 * parts) == 0 && g->k / (2 * parts) >= shortest &&
+           2 * parts * count * g->n * wide <= PARTS_BYTES) {
         parts *= 2;
     }
     return parts;
 }
 
-/* Rows [from, from + count) of the result into a slab, in `parts` sums of equal size. */
-static ferry_status gemm_slab(ferryi_cuda_stream *s, const ferryi_cuda_gemm *g, int64_t from, int64_t count, int parts,
-                              void *to)
+/* Rows [from, from + count) of the result into a slab. */
+static ferry_status gemm_slab(ferryi_cuda_stream *s, const ferryi_cuda_gemm *g, int64_t from, int64_t count, void *slab)
 {
-    int64_t each = (int64_t)ferry_dtype_bytes(g->t);
+    const int64_t each = (int64_t)ferry_dtype_bytes(g->t);
+    const int parts = parts_of(g, count);
     ferryi_cuda_gemm part = *g;
     part.m = count;
     part.a = (const char *)g->a + from * each * (g->trans_a ? 1 : g->lda);
-    part.c = to;
+    part.c = slab;
     part.beta = 0;
     if (parts > 1) {
+        part.c = s->scratch;
         part.k = g->k / parts;
         part.count = parts;
         part.step_a = part.k * (g->trans_a ? g->lda : 1);
@@ -188,42 +254,46 @@ static ferry_status gemm_slab(ferryi_cuda_stream *s, const ferryi_cuda_gemm *g, 
         part.step_c = count * g->n;
         part.wide_c = true;
     }
-    return ferryi_cuda_gemm_run(s, &part);
+    ferry_status status = ferryi_cuda_gemm_run(s, &part);
+    if (status == FERRY_OK && parts > 1) {
+        status = ferryi_cuda_check(
+            s->base.device, (cudaError_t)ferryi_cuda_sum_parts(s->stream, slab, s->scratch, count * g->n, parts, g->t),
+            "adding up a gradient");
+    }
+    return status;
 }
 
 static ferry_status gemm_writing_c(ferryi_cuda_stream *s, const ferryi_cuda_gemm *g)
 {
-    int64_t row_bytes = g->n * (int64_t)ferry_dtype_bytes(g->t), count = 0, slabs = 0;
-    const double ratio = 1 / arithmetic_per_copy(g->t, g->k);
+    const int64_t row_bytes = g->n * (int64_t)ferry_dtype_bytes(g->t);
+    slabs sizes = slabs_of(g->m, row_bytes, TILE, 1 / arithmetic_per_copy(g->t, g->k));
     ferry_status status = side_open(s);
-    for (int64_t from = 0; from < g->m && status == FERRY_OK; from += count, slabs++) {
-        count = next_slab(g->m - from, count, row_bytes, ratio);
-        int b = (int)(slabs % SLABS), parts = parts_of(g, count);
-        cudaStream_t side = s->side[slabs % CUDA_SIDES];
-        if (slabs >= SLABS) {
-            status =
-                ferryi_cuda_check(s->base.device, cudaStreamWaitEvent(s->stream, s->used[b], 0), "ordering copies");
+    int64_t last = 0;
+    for (int64_t from = 0, i = 0, count = 0; from < g->m && status == FERRY_OK; from += count, i++) {
+        count = next_slab(&sizes, g->m - from);
+        last = i;
+        if (i >= SLABS) {
+            status = ferryi_cuda_check(s->base.device, cudaStreamWaitEvent(s->stream, s->used[i % SLABS], 0),
+                                       "ordering copies");
         }
         if (status == FERRY_OK) {
-            status = gemm_slab(s, g, from, count, parts, slab_at(s, b));
+            status = gemm_slab(s, g, from, count, slab_at(s, i));
         }
         if (status == FERRY_OK) {
-            status = follow(s, s->stream, s->ready[b], side);
+            status = follow(s, s->stream, s->ready[i % SLABS], s->side);
         }
         if (status == FERRY_OK) {
             char *to = (char *)g->c + from * row_bytes;
-            int error = parts > 1 || g->beta != 0
-                            ? ferryi_cuda_stream_sum(side, to, slab_at(s, b), count * g->n, parts, g->beta != 0, g->t)
-                            : ferryi_cuda_stream_copy(side, to, slab_at(s, b), count * row_bytes);
+            int error = g->beta != 0 ? ferryi_cuda_stream_add(s->side, to, slab_at(s, i), count * g->n, g->t)
+                                     : ferryi_cuda_stream_copy(s->side, to, slab_at(s, i), count * row_bytes);
             status = ferryi_cuda_check(s->base.device, (cudaError_t)error, "writing a gradient");
         }
         if (status == FERRY_OK) {
-            status = ferryi_cuda_check(s->base.device, cudaEventRecord(s->used[b], side), "ordering copies");
+            status = ferryi_cuda_check(s->base.device, cudaEventRecord(s->used[i % SLABS], s->side), "ordering copies");
         }
     }
-    for (int64_t i = slabs < CUDA_SIDES ? 0 : slabs - CUDA_SIDES; i < slabs && status == FERRY_OK; i++) {
-        /* each side stream is in order: its last record covers all of it */
-        status = ferryi_cuda_check(s->base.device, cudaStreamWaitEvent(s->stream, s->used[i % SLABS], 0),
+    if (status == FERRY_OK) { /* the side stream is in order: its last record covers all */
+        status = ferryi_cuda_check(s->base.device, cudaStreamWaitEvent(s->stream, s->used[last % SLABS], 0),
                                    "ordering copies");
     }
     return status;
@@ -239,8 +309,13 @@ static ferry_status gemm_anywhere(ferryi_cuda_stream *s, const ferryi_cuda_gemm 
     if (g->k > 0 && g->bias == NULL && g->n * each <= SLAB_BYTES && (g->beta == 0 || g->beta == 1) && is_pinned(s, g->c)) {
         return gemm_writing_c(s, g);
     }
-    if (g->k > 0 && g->k * each <= SLAB_BYTES && is_pinned(s, g->b)) {
-        return gemm_reading_b(s, g);
+    if (g->k > 0 && is_pinned(s, g->b)) {
+        /* Adding to the result costs reading and writing it: not for a result so wide that a slab is a short sum. Then
+         * the columns of a slab have tiles enough. */
+        const bool of_k = g->t != FERRY_BF16 && g->n * each * 2 * TILE <= SLAB_BYTES;
+        if (of_k || g->k * each <= SLAB_BYTES) {
+            return gemm_reading_b(s, g, of_k);
+        }
     }
     return ferryi_cuda_gemm_run(s, g);
 }
