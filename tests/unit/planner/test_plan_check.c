@@ -386,6 +386,65 @@ static void test_statistics(void **state)
     arena_close(c.a);
 }
 
+/* bf16: every update writes the copy that loads and DHA read, and these read nothing else. */
+static void test_rounded(void **state)
+{
+    (void)state;
+    Case c = {.a = arena_open()};
+    Diag d = {.quiet = true};
+    Model *m;
+    DimBinding dim[] = {{"batch", 4}, {"seq", 32}};
+    const ModelOptions options = {.path = FERRY_SOURCE_DIR "/tests/models/gpt2/loss-ts.onnx",
+                                  .dim = dim,
+                                  .n_dim = 2,
+                                  .precision = FERRY_BF16};
+    DeviceFacts device = {.chunk_bytes = 4096, .alignment_bytes = 256};
+    int64_t live;
+    uint64_t rng = 5;
+    if (graph_from_options(&d, c.a, &options, &m, &c.g) != ST_OK)
+        fail_msg("%s", d.message);
+    c.plan = random_plan(c.a, &rng, c.g);
+    assert_int_equal(steps_build(&d, c.a, c.g, c.plan, &c.s), ST_OK);
+    assert_int_equal(memory_plan(&d, c.a, c.s, &device, &c.l, &live), ST_OK);
+    if (verify(&c, &d) != ST_OK)
+        fail_msg("%s", d.message);
+    int written = 0, loaded = 0, by_dha = 0;
+    for (int i = 0; i < c.s->n_step; i++)
+        for (int k = 0; k < c.s->step[i].n_access; k++) {
+            Step *x = &c.s->step[i];
+            Access *a = &x->access[k], access = *a, last = x->access[x->n_access - 1];
+            Buffer *b = &c.s->buffer[access.buffer];
+            if (b->kind != BUFFER_ROUNDED)
+                continue;
+            const Buffer *master = &c.s->buffer[c.s->master_buffer[b->param]];
+            assert_true(b->pool == POOL_HOST && b->preset && b->bytes == 2 * c.g->param[b->param].count);
+            assert_int_equal(master->bytes, 2 * b->bytes);
+            written += x->kind == STEP_ADAMW;
+            loaded += x->kind == STEP_LOAD;
+            by_dha += x->kind == STEP_KERNEL;
+            assert_true(x->kind == STEP_ADAMW ? access.write && !access.read : access.read && !access.write);
+            *a = last; /* without this access: not updated, or read from nowhere */
+            x->n_access--;
+            assert_int_equal(verify(&c, &d), ST_FAILED);
+            x->n_access++;
+            *a = access;
+            if (x->kind != STEP_ADAMW) {
+                a->buffer = c.s->master_buffer[b->param];
+                assert_int_equal(verify(&c, &d), ST_FAILED);
+                *a = access;
+            }
+            b->bytes--;
+            assert_int_equal(verify(&c, &d), ST_FAILED);
+            b->bytes++;
+        }
+    assert_int_equal(written, c.g->n_param);
+    assert_true(loaded > 0 && by_dha > 0);
+    assert_int_equal(verify(&c, &d), ST_OK);
+    graph_close(c.g);
+    model_close(m);
+    arena_close(c.a);
+}
+
 /* What the plan promises beyond correct results. */
 static void test_promises(void **state)
 {
@@ -440,6 +499,7 @@ int main(void)
         cmocka_unit_test(test_malformed_layouts),
         cmocka_unit_test(test_broken_programs),
         cmocka_unit_test(test_statistics),
+        cmocka_unit_test(test_rounded),
         cmocka_unit_test(test_promises),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
