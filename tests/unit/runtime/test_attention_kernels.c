@@ -55,6 +55,7 @@ static void free_both(ferry_kernel *f, ferry_kernel *g)
 
 static void sines(ferry_kernel *k, int arg, double a, double b)
 {
+    free(k->arg[arg]);
     bench_alloc(k, arg);
     for (int64_t i = 0, n = bench_elements(k, arg); i < n; i++) {
         bench_set(k, arg, i, sin(a * (double)i + b));
