@@ -24,7 +24,12 @@
 /* Plans may be slower than the longest period by this part: what is feasible must not hang on the last bit. */
 static const double SLACK = 1e-3;
 
-enum { MAX_USES = 64 }; /* of a unit */
+enum {
+    MAX_USES = 64, /* of a unit */
+    NODES = 200000,
+    SECONDS = 300,
+    GIBIBYTES = 4
+};
 
 /* A condition: constant + sum of columns is 1 when it holds, 0 when not (for whole columns). */
 typedef struct Literal {
@@ -482,15 +487,20 @@ static Status take_answer(Cross *x, Arena *a, Arena *scratch, const CrossAnswer 
 static Status solve(Cross *x, Arena *a, Arena *scratch, CrossResult *out)
 {
     Status st = ST_OK;
-    for (int way = 0; way < CROSS_WAYS && st == ST_OK && !out->closed; way++) {
+    bool again = true;
+    CrossLimits limits = {
+        .nodes = x->o->nodes > 0 ? x->o->nodes : NODES, .seconds = SECONDS, .bytes = (int64_t)GIBIBYTES << 30};
+    for (int way = 0; way < CROSS_WAYS && st == ST_OK && again; way++) {
         CrossAnswer answer;
-        st = cross_solve(x->d, &x->mip, x->o->nodes > 0 ? x->o->nodes : 200000, way, &answer);
+        st = cross_solve(x->d, &x->mip, &limits, way, &answer);
         if (st == ST_OK)
             st = take_answer(x, a, scratch, &answer, out);
         base_free(answer.value);
+        again = !out->closed && answer.again;
         if (out->closed && (!out->unit || out->milp_ns > x->o->most_ns)) {
             out->closed = false;
             out->why = "the solver's arithmetic is not exact enough for these times";
+            again = true;
         }
     }
     return st;

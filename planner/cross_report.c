@@ -8,6 +8,8 @@
 
 #include "planner/plan_search.h"
 
+enum { NODES = 500 }; /* of the solver; a node of 40 units takes tens of milliseconds */
+
 static double above(int64_t ns, int64_t base)
 {
     return base > 0 ? 100.0 * (double)(ns - base) / (double)base : 0;
@@ -44,6 +46,13 @@ static Status other_algorithms(Diag *d, Arena *a, const Graph *g, const Profile 
     return ST_OK;
 }
 
+static Status below_bound(Diag *d, const CrossResult *r, const Plan *plan)
+{
+    return diag_fail(d, ST_FAILED,
+                     "the cross-check finds a plan of %" PRId64 " ns below the proven bound %" PRId64 " ns", r->milp_ns,
+                     plan->bound_ns);
+}
+
 Status plan_cross_check(Diag *d, Arena *a, const Graph *g, const Profile *p, const PlanOptions *options, Plan *plan,
                         Text *to)
 {
@@ -57,11 +66,15 @@ Status plan_cross_check(Diag *d, Arena *a, const Graph *g, const Profile *p, con
                  g->n_unit, CROSS_MAX_UNITS);
         return ST_OK;
     }
-    CrossOptions o = {.clip = options->clip, .most_ns = least};
+    CrossOptions o = {.clip = options->clip, .most_ns = least, .nodes = NODES};
     CrossResult r;
     TRY(cross_check(d, a, g, p, &o, &r));
     if (!r.closed) {
         text_add(to, "%-16s no answer: %s\n", "milp", r.why);
+        if (r.unit)
+            line(to, "milp, so far", r.milp_ns, plan->bound_ns);
+        if (r.unit && r.milp_ns < plan->bound_ns)
+            return below_bound(d, &r, plan);
         return ST_OK;
     }
     if (!r.unit)
@@ -69,9 +82,7 @@ Status plan_cross_check(Diag *d, Arena *a, const Graph *g, const Profile *p, con
                          least);
     line(to, "milp", r.milp_ns, plan->bound_ns);
     if (r.milp_ns < plan->bound_ns)
-        return diag_fail(d, ST_FAILED,
-                         "the cross-check finds a plan of %" PRId64 " ns below the proven bound %" PRId64 " ns",
-                         r.milp_ns, plan->bound_ns);
+        return below_bound(d, &r, plan);
     plan->milp_ns = r.milp_ns;
     return ST_OK;
 }

@@ -14,11 +14,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum {
-    SECONDS = 300, /* of the processor */
-    GIBIBYTES = 4
-};
-
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 #define LIMIT_MEMORY 0 /* sanitizers reserve terabytes */
 #elif defined(__has_feature)
@@ -87,6 +82,14 @@ typedef struct Report {
     int32_t done; /* the child got to its end */
     int32_t closed, found;
 } Report;
+
+/* It announces its errors on standard output, which is the caller's. */
+static int swallow(void *info, const char *text)
+{
+    (void)info;
+    (void)text;
+    return 1;
+}
 
 static void leave(void *info)
 {
@@ -167,17 +170,18 @@ static glp_prob *make_problem(const CrossProblem *p)
     return lp;
 }
 
-static void child(const CrossProblem *p, int nodes, int way, int fd)
+static void child(const CrossProblem *p, const CrossLimits *limits, int way, int fd)
 {
-    struct rlimit cpu = {SECONDS, SECONDS}, core = {0, 0};
+    struct rlimit cpu = {(rlim_t)limits->seconds, (rlim_t)limits->seconds + 1}, core = {0, 0};
     setrlimit(RLIMIT_CPU, &cpu);
     setrlimit(RLIMIT_CORE, &core);
     if (LIMIT_MEMORY) {
-        struct rlimit memory = {(rlim_t)GIBIBYTES << 30, (rlim_t)GIBIBYTES << 30};
+        struct rlimit memory = {(rlim_t)limits->bytes, (rlim_t)limits->bytes};
         setrlimit(RLIMIT_AS, &memory);
     }
     glp_error_hook(leave, NULL);
     glp_term_out(GLP_OFF);
+    glp_term_hook(swallow, NULL);
     glp_prob *lp = make_problem(p);
     glp_scale_prob(lp, way == 2 ? GLP_SF_GM | GLP_SF_EQ | GLP_SF_2N : GLP_SF_AUTO);
     glp_smcp simplex;
@@ -193,7 +197,7 @@ static void child(const CrossProblem *p, int nodes, int way, int fd)
     if (status == GLP_NOFEAS || code == GLP_ENOPFS) {
         report.closed = 1;
     } else if (status == GLP_OPT) {
-        Count count = {.most = nodes};
+        Count count = {.most = limits->nodes};
         glp_iocp o;
         glp_init_iocp(&o);
         o.msg_lev = GLP_MSG_OFF;
@@ -233,7 +237,7 @@ static bool read_all(int fd, void *data, size_t size)
     return true;
 }
 
-Status cross_solve(Diag *d, const CrossProblem *p, int nodes, int way, CrossAnswer *out)
+Status cross_solve(Diag *d, const CrossProblem *p, const CrossLimits *limits, int way, CrossAnswer *out)
 {
     *out = (CrossAnswer){0};
     int fd[2];
@@ -254,7 +258,7 @@ Status cross_solve(Diag *d, const CrossProblem *p, int nodes, int way, CrossAnsw
     }
     if (pid == 0) {
         close(fd[0]);
-        child(p, nodes, way, fd[1]);
+        child(p, limits, way, fd[1]);
     }
     close(fd[1]);
     Report report = {0};
@@ -264,8 +268,12 @@ Status cross_solve(Diag *d, const CrossProblem *p, int nodes, int way, CrossAnsw
     while (waitpid(pid, &status, 0) < 0 && errno == EINTR) {
     }
     if (!whole || !report.done || !WIFEXITED(status) || WEXITSTATUS(status) != 0) {
-        out->why =
-            WIFSIGNALED(status) && WTERMSIG(status) == SIGXCPU ? "the solver's time was used up" : "the solver gave up";
+        int by = WIFSIGNALED(status) ? WTERMSIG(status) : 0;
+        out->why = by == SIGXCPU   ? "the solver's time was used up"
+                   : by == SIGKILL ? "the solver was killed"
+                   : by != 0       ? "the solver crashed"
+                                   : "the solver gave up: it found its data wrong, or needed more memory than it may";
+        out->again = by == 0;
         base_free(value);
         return ST_OK;
     }

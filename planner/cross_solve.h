@@ -34,6 +34,7 @@ typedef struct CrossProblem {
 
 typedef struct CrossAnswer {
     bool closed;
+    bool again;      /* not closed, and another way may do better: no limit was reached */
     bool *value;     /* heap, by column: of binary ones; NULL: none found */
     const char *why; /* static text */
 } CrossAnswer;
@@ -44,9 +45,16 @@ int cross_column(CrossProblem *p, CrossColumn kind);
 /* Takes what is not 0 in dense[0, n_column) and clears it: a column cannot be there twice. ST_FAILED for what is not
  * finite. */
 Status cross_row(Diag *d, CrossProblem *p, double *dense, double at_least, bool equal);
-/* Minimises in a child process with limited memory and time, in at most `nodes` nodes. `way` 0 to CROSS_WAYS - 1:
- * scaling and preprocessing; what is too ill-conditioned for one may work for another. */
+/* What the child process may use. Nodes are what ends a long search, the same on every machine; time and memory only
+ * guard against a solver that has lost its way. */
+typedef struct CrossLimits {
+    int nodes, seconds; /* of the processor */
+    int64_t bytes;
+} CrossLimits;
+
+/* Minimises in a child process. `way` 0 to CROSS_WAYS - 1: scaling and preprocessing; what is too ill-conditioned for one
+ * may work for another. A child that ends without an answer is none: *out says what happened to it. */
 enum { CROSS_WAYS = 3 };
-Status cross_solve(Diag *d, const CrossProblem *p, int nodes, int way, CrossAnswer *out);
+Status cross_solve(Diag *d, const CrossProblem *p, const CrossLimits *limits, int way, CrossAnswer *out);
 
 #endif

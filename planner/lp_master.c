@@ -39,6 +39,14 @@ static void escape(void *info)
     longjmp(*(jmp_buf *)info, 1);
 }
 
+/* It announces its errors on standard output, which is ours. */
+static int swallow(void *info, const char *text)
+{
+    (void)info;
+    (void)text;
+    return 1;
+}
+
 static bool guard(LpMaster *x, Guarded *call, void *context)
 {
     if (x->dead)
@@ -54,6 +62,7 @@ static bool guard(LpMaster *x, Guarded *call, void *context)
     }
     glp_error_hook(escape, &back);
     glp_term_out(GLP_OFF);
+    glp_term_hook(swallow, NULL);
     call(x, context);
     glp_error_hook(NULL, NULL);
     return true;

@@ -63,7 +63,7 @@ each_line() {
     while read -r line; do
         [ "$(jobs -rp | wc -l)" -lt "$jobs" ] || wait -n || true
         # shellcheck disable=SC2086 # a line is a list of words
-        { "$1" $line >"$at/$n.part" && mv "$at/$n.part" "$at/$n"; } &
+        { "$1" $line >"$at/$n.part" && mv "$at/$n.part" "$at/$n"; } </dev/null &
         n=$((n + 1))
     done
     wait

@@ -2,7 +2,7 @@
 # Plans for 40 budgets from the least to more than enough, as Markdown: time never rises, the peak keeps the budget, each plan is
 # proved, each schedule compiles. Ends with 1 when one of these is not so.    sweep.sh [BUDGETS [ALGORITHM [DEVICE]]]
 . "$(dirname "$0")/lib.sh"
-budgets=${1:-40} algorithm=${2:-optimal} device=${3:-a100-pcie3}
+budgets=${1:-40} algorithm=${2:-optimal} device=${3:-rtx4090-pcie4}
 key=model_ns # what the algorithm minimises
 [ "$algorithm" = optimal ] || key=iteration_ns
 

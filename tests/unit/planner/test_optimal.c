@@ -6,12 +6,17 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <cmocka.h>
+#include <glpk.h>
 #include <math.h>
+#include <pthread.h>
+#include <signal.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 #include "planner/cross_check.h"
 #include "planner/cross_solve.h"
 #include "planner/optimal.h"
+#include "planner/plan_check.h"
 #include "planner/plan_search.h"
 #include "planner/steps.h"
 #include "tests/unit/planner/plans.h"
@@ -399,6 +404,8 @@ static void rules_and_budgets(void **state)
 /* ---- traps of the solver
  * --------------------------------------------------------------------------------------------------------- */
 
+static const CrossLimits small = {.nodes = 100, .seconds = 60, .bytes = (int64_t)1 << 32};
+
 static void solver_gets_numbers_only(void **state)
 {
     (void)state;
@@ -434,7 +441,7 @@ static void solver_gets_numbers_only(void **state)
     assert_int_equal(p.entry.count, 4);
     CrossAnswer answer;
     for (int way = 0; way < CROSS_WAYS; way++) {
-        assert_int_equal(cross_solve(&d, &p, 100, way, &answer), ST_OK);
+        assert_int_equal(cross_solve(&d, &p, &small, way, &answer), ST_OK);
         assert_true(answer.closed);
         assert_non_null(answer.value);
         assert_false(answer.value[x]); /* 4 instead of 5 */
@@ -454,15 +461,210 @@ static void solver_dies_alone(void **state)
     assert_int_equal(cross_row(&d, &p, dense, 1, false), ST_OK);
     p.entry.at[0].column = 7; /* GLPK aborts */
     CrossAnswer answer;
-    assert_int_equal(cross_solve(&d, &p, 10, 0, &answer), ST_OK);
+    assert_int_equal(cross_solve(&d, &p, &small, 0, &answer), ST_OK);
     assert_false(answer.closed);
     assert_null(answer.value);
     assert_non_null(answer.why);
     p.entry.at[0].column = 0;
+    p.entry.at[0].value = 1;
+    double twice[1] = {1};
+    assert_int_equal(cross_row(&d, &p, twice, 1, false), ST_OK);
+    p.row.at[0].n = 2; /* and of a column that is twice in a row */
+    assert_int_equal(cross_solve(&d, &p, &small, 0, &answer), ST_OK);
+    assert_false(answer.closed);
+    assert_null(answer.value);
+    assert_non_null(strstr(answer.why, "data wrong"));
+    p.row.at[0].n = 1;
     p.entry.at[0].value = NAN; /* and here */
-    assert_int_equal(cross_solve(&d, &p, 10, 0, &answer), ST_OK);
+    assert_int_equal(cross_solve(&d, &p, &small, 0, &answer), ST_OK);
     assert_false(answer.closed);
     cross_close(&p);
+}
+
+/* Two sets of weights, each to be halved at once: branch and bound has nothing to go by and does not end. */
+static void endless(CrossProblem *p, int columns)
+{
+    Diag d = {0};
+    uint64_t rng = 5;
+    double dense[64] = {0}, weight[64];
+    assert_int_equal(cross_open(&d, p, 1e9), ST_OK);
+    for (int c = 0; c < columns; c++)
+        cross_column(p, CROSS_BINARY);
+    for (int set = 0; set < 2; set++) {
+        double half = 0;
+        for (int c = 1; c <= columns; c++) {
+            weight[c] = random_below(&rng, 1000000) + 1;
+            half += weight[c] / 2;
+        }
+        for (int side = -1; side <= 1; side += 2) { /* period >= side (half - sum) */
+            for (int c = 1; c <= columns; c++)
+                dense[c] = side * weight[c];
+            dense[p->period] = 1;
+            assert_int_equal(cross_row(&d, p, dense, side * half, false), ST_OK);
+        }
+    }
+}
+
+static pthread_t killer_thread;
+
+/* Ends the first child of this process that it sees. */
+static void *kill_child(void *unused)
+{
+    (void)unused;
+    char path[100];
+    snprintf(path, sizeof path, "/proc/self/task/%d/children", (int)getpid());
+    for (int i = 0; i < 3000; i++) {
+        int child = 0;
+        FILE *f = fopen(path, "r");
+        if (f && fscanf(f, "%d", &child) != 1)
+            child = 0;
+        if (f)
+            fclose(f);
+        if (child > 0) {
+            kill(child, SIGKILL);
+            return NULL;
+        }
+        usleep(10000);
+    }
+    return NULL;
+}
+
+static void solver_is_kept_within_limits(void **state)
+{
+    (void)state;
+    Diag d = {0};
+    CrossProblem p;
+    CrossAnswer answer;
+    endless(&p, 50);
+    CrossLimits limits = {.nodes = INT32_MAX, .seconds = 1, .bytes = (int64_t)1 << 32};
+    assert_int_equal(cross_solve(&d, &p, &limits, 0, &answer), ST_OK); /* never ends by itself */
+    assert_false(answer.closed);
+    assert_string_equal(answer.why, "the solver's time was used up");
+    assert_false(answer.again);
+    base_free(answer.value);
+
+    limits = (CrossLimits){.nodes = 20, .seconds = 60, .bytes = (int64_t)1 << 32};
+    assert_int_equal(cross_solve(&d, &p, &limits, 0, &answer), ST_OK);
+    assert_false(answer.closed);
+    assert_string_equal(answer.why, "the solver's nodes were used up");
+    base_free(answer.value);
+
+    limits = (CrossLimits){.nodes = INT32_MAX, .seconds = 60, .bytes = (int64_t)1 << 32};
+    assert_int_equal(pthread_create(&killer_thread, NULL, kill_child, NULL), 0);
+    assert_int_equal(cross_solve(&d, &p, &limits, 0, &answer), ST_OK);
+    pthread_join(killer_thread, NULL);
+    assert_false(answer.closed);
+    assert_null(answer.value);
+    assert_string_equal(answer.why, "the solver was killed");
+    cross_close(&p);
+
+#if !defined(__SANITIZE_ADDRESS__)
+    /* Its matrix alone takes more than the process has; the limit is below that: it gets nothing more. */
+    static double dense[4001];
+    assert_int_equal(cross_open(&d, &p, 1e9), ST_OK);
+    for (int c = 1; c <= 4000; c++)
+        cross_column(&p, CROSS_BINARY);
+    for (int row = 0; row < 1000; row++) {
+        for (int c = 0; c <= 4000; c++)
+            dense[c] = 1;
+        assert_int_equal(cross_row(&d, &p, dense, row, false), ST_OK);
+    }
+    limits = (CrossLimits){.nodes = 100, .seconds = 60, .bytes = 1 << 20};
+    assert_int_equal(cross_solve(&d, &p, &limits, 0, &answer), ST_OK);
+    assert_false(answer.closed);
+    assert_null(answer.value);
+    assert_non_null(strstr(answer.why, "more memory than it may"));
+    cross_close(&p);
+#endif
+}
+
+/* Beale's linear program, on which the simplex method with the plain rules goes round in a circle: max 0.75 a - 20 b +
+ * 0.5 c - 6 d with 0.25 a - 8 b - c + 9 d <= 0, 0.5 a - 12 b - 0.5 c + 3 d <= 0, c <= 1; the optimum is 1.25. */
+static void solver_does_not_cycle(void **state)
+{
+    (void)state;
+    Diag d = {0};
+    CrossProblem p;
+    assert_int_equal(cross_open(&d, &p, 10), ST_OK);
+    int x[4];
+    for (int i = 0; i < 4; i++)
+        x[i] = cross_column(&p, CROSS_TIME);
+    int good = cross_column(&p, CROSS_BINARY); /* true when the period is below 3.8 = 5 - 1.2 */
+    const double rows[3][4] = {{-0.25, 8, 1, -9}, {-0.5, 12, 0.5, -3}, {0.75, -20, 0.5, -6}};
+    double dense[6] = {0};
+    for (int r = 0; r < 3; r++) {
+        for (int i = 0; i < 4; i++)
+            dense[x[i]] = rows[r][i];
+        dense[p.period] = r == 2; /* period >= 5 - profit */
+        assert_int_equal(cross_row(&d, &p, dense, r == 2 ? 5 : 0, false), ST_OK);
+    }
+    dense[x[2]] = -1;
+    assert_int_equal(cross_row(&d, &p, dense, -1, false), ST_OK);
+    dense[p.period] = 1; /* period + 2 good >= 3.8: so good unless the period is */
+    dense[good] = 2;
+    assert_int_equal(cross_row(&d, &p, dense, 3.8, false), ST_OK);
+    for (int way = 0; way < CROSS_WAYS; way++) {
+        CrossAnswer answer;
+        assert_int_equal(cross_solve(&d, &p, &small, way, &answer), ST_OK);
+        assert_true(answer.closed);
+        assert_true(answer.value[good]); /* 3.75 */
+        base_free(answer.value);
+    }
+    cross_close(&p);
+}
+
+/* In this process: GLPK runs out of the memory it may take in the middle of planning, or is handed what is not a number.
+ * There is a plan all the same, verified like any other, with a bound that holds, and a warning says why it is weaker. */
+static void solver_fails_in_the_planner(void **state)
+{
+    (void)state;
+    Arena *a = arena_open();
+    Graph *g;
+    Profile *p;
+    synthetic_make(a, 4, 3, &g, &p);
+    Diag d = {0};
+    PlanOptions o = {.algorithm = "optimal", .reserve_factor = -1};
+    Plan *sound, *harmed;
+    assert_int_equal(plan_make(&d, a, g, p, &o, &sound), ST_OK);
+    glp_free_env();
+    glp_mem_limit(1);
+    assert_int_equal(plan_make(&d, a, g, p, &o, &harmed), ST_OK);
+    glp_mem_limit(INT32_MAX);
+    assert_true(d.warnings > 0);
+    assert_true(harmed->bound_ns > 0 && harmed->bound_ns <= sound->bound_ns);
+    assert_true(harmed->model_ns >= sound->bound_ns);
+    StepList *s;
+    assert_int_equal(steps_build(&d, a, g, harmed, &s), ST_OK);
+    assert_int_equal(plan_verify(&d, a, s, &harmed->layout), ST_OK);
+
+    LpDomain domain = {0};
+    LpModel *m;
+    LpMaster x;
+    assert_int_equal(lp_model_build(&d, a, g, p, &domain, &m), ST_OK);
+    int *choice = ARENA_NEW(a, int, m->n_group);
+    assert_int_equal(lp_choices_of_plan(&d, m, sound->unit, choice), ST_OK);
+    for (int harm = 0; harm < 2; harm++) {
+        assert_int_equal(master_open(&d, a, m, choice, sound->model_ns, &x), ST_OK);
+        int64_t bound = 1;
+        if (harm == 0)
+            x.unit_ns = NAN; /* a coefficient that is not a number */
+        else
+            x.n_column = m->first_column[m->n_group] + 7; /* columns that the problem does not have */
+        LpTimer t;
+        assert_int_equal(lp_timer_open(&d, m, &t), ST_OK);
+        lp_period(&t, choice, (LpRatio){0, 0});
+        if (harm == 0)
+            assert_int_equal(master_add(&x, t.cycle, t.n_cycle), ST_OK);
+        else
+            master_charge(&x, ARENA_NEW(a, double, x.n_column));
+        lp_timer_close(&t);
+        x.n_column = m->first_column[m->n_group];
+        assert_int_equal(master_solve(&x, x.allowed, 10, bound, &bound), ST_OK);
+        assert_true(x.dead);
+        assert_int_equal(bound, 1); /* what was known before */
+        master_close(&x);
+    }
+    arena_close(a);
 }
 
 static void memory_fails_cleanly(void **state)
@@ -496,7 +698,9 @@ int main(void)
         cmocka_unit_test(model_is_the_timeline), cmocka_unit_test(optimum_is_brute_force),
         cmocka_unit_test(solver_needs_no_hint),  cmocka_unit_test(bound_is_below_every_plan),
         cmocka_unit_test(rules_and_budgets),     cmocka_unit_test(solver_gets_numbers_only),
-        cmocka_unit_test(solver_dies_alone),     cmocka_unit_test(memory_fails_cleanly),
+        cmocka_unit_test(solver_dies_alone),     cmocka_unit_test(solver_is_kept_within_limits),
+        cmocka_unit_test(solver_does_not_cycle), cmocka_unit_test(solver_fails_in_the_planner),
+        cmocka_unit_test(memory_fails_cleanly),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
