@@ -142,7 +142,9 @@ static Status plan(Diag *d, Arena *arena, const Args *args)
     Model *model = NULL;
     Graph *graph = NULL;
     Plan *plan = NULL;
-    Status status = profile_load(d, arena, args->profile, args->force, args->options.dump_after, &profile, &model, &graph);
+    const char *dump = args->options.dump_after;
+    Status status = profile_load(d, arena, args->profile, args->force, dump && plan_is_pass(dump) ? NULL : dump, &profile, &model,
+                                 &graph);
     if (status == ST_OK)
         status = plan_make(d, arena, graph, profile, &args->options, &plan);
     if (status == ST_OK && args->cross) {

@@ -104,10 +104,11 @@ static Status load(Diag *d, const Args *args, Loaded *l)
     l->arena = arena_open();
     if (!l->arena)
         return diag_oom(d);
-    TRY(plan_read(d, l->arena, args->plan, args->force, args->dump_after, &l->plan, &l->profile, &l->model, &l->graph));
+    bool steps = args->dump_after && strcmp(args->dump_after, "steps") == 0;
+    TRY(plan_read(d, l->arena, args->plan, args->force, steps ? NULL : args->dump_after, &l->plan, &l->profile, &l->model, &l->graph));
     TRY(steps_build(d, l->arena, l->graph, l->plan, &l->steps));
     TRY(steps_time(d, l->steps, l->profile));
-    if (args->dump_after && strcmp(args->dump_after, "steps") == 0) {
+    if (steps) {
         Text text = {0};
         steps_print(l->steps, &text);
         fputs(text.at ? text.at : "", stderr);

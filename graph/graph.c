@@ -199,7 +199,8 @@ static Status dump_check(Diag *d, const ModelOptions *o)
         if (strcmp(o->dump_after, dump_names[i]) == 0)
             return ST_OK;
     diag_fail(d, ST_USAGE, "--dump: there is no pass '%s'", o->dump_after);
-    return diag_hint(d, "passes: import, bind, infer, lower, tie, fuse, autodiff, layers, liveness");
+    return diag_hint(d, "passes: import, bind, infer, lower, tie, fuse, autodiff, layers, liveness; of plan also problem, fp, "
+                        "bp, go, steps; of commands that read a plan also steps");
 }
 
 static Status dump_text(Diag *d, Text *t)

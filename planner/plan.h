@@ -109,8 +109,11 @@ typedef struct PlanOptions {
     bool clip;
     int n_rule;
     ModeRule *rule;            /* --mode, applied after the algorithm, in order; a glob that matches nothing is ST_USAGE */
-    const char *dump_after;
+    const char *dump_after; /* a pass of plan_is_pass: what it made goes to stderr; NULL and other names: nothing */
 } PlanOptions;
+
+/* The names of --dump that are the planner's: problem, fp, bp, go, steps. */
+bool plan_is_pass(const char *name);
 
 /* Chooses, evaluates and lays out. ST_NO_FIT: no candidate of this algorithm (and rules) fits; the message names the least
  * budget that works, which does when asked for. Candidates are judged by the timeline with contention, those of `optimal`

@@ -193,6 +193,15 @@ static void dump(const Text *t)
         fputs(t->at, stderr);
 }
 
+bool plan_is_pass(const char *name)
+{
+    static const char *const passes[] = {"problem", "fp", "bp", "go", "steps"};
+    for (size_t i = 0; i < sizeof passes / sizeof *passes; i++)
+        if (strcmp(name, passes[i]) == 0)
+            return true;
+    return false;
+}
+
 /* problem, fp, bp, go and steps, whatever the algorithm chooses: the state of the algorithms on this profile. */
 static Status dump_stage(Search *s, const char *stage, const Plan *chosen)
 {

@@ -259,14 +259,14 @@ template <typename V> __global__ void stream_rows(V *y, const V *x, int64_t rows
 }
 
 /* A pack of elements is one access of 16 bytes of T, where addresses and n allow. */
-template <typename T, int V> struct alignas(sizeof(T) * V) Pack {
+template <typename T, int V> struct alignas(sizeof(T) * V) Elements {
     T at[V];
 };
 
-template <typename T, int V> __global__ void stream_add(Pack<T, V> *y, const Pack<T, V> *x, int64_t n)
+template <typename T, int V> __global__ void stream_add(Elements<T, V> *y, const Elements<T, V> *x, int64_t n)
 {
     for (int64_t i = blockIdx.x * int64_t{blockDim.x} + threadIdx.x; i < n; i += int64_t{gridDim.x} * blockDim.x) {
-        Pack<T, V> to = y[i], from = x[i];
+        Elements<T, V> to = y[i], from = x[i];
 #pragma unroll
         for (int j = 0; j < V; j++) {
             to.at[j] = to.at[j] + from.at[j];
@@ -276,18 +276,18 @@ template <typename T, int V> __global__ void stream_add(Pack<T, V> *y, const Pac
 }
 
 template <typename T, int V>
-__global__ void sum_parts(Pack<T, V> *y, const Pack<Wide<T>, V> *x, int64_t n, int parts)
+__global__ void sum_parts(Elements<T, V> *y, const Elements<Wide<T>, V> *x, int64_t n, int parts)
 {
     for (int64_t i = blockIdx.x * int64_t{blockDim.x} + threadIdx.x; i < n; i += int64_t{gridDim.x} * blockDim.x) {
-        Pack<Wide<T>, V> sum = x[i];
+        Elements<Wide<T>, V> sum = x[i];
         for (int p = 1; p < parts; p++) {
-            Pack<Wide<T>, V> part = x[p * n + i];
+            Elements<Wide<T>, V> part = x[p * n + i];
 #pragma unroll
             for (int j = 0; j < V; j++) {
                 sum.at[j] += part.at[j];
             }
         }
-        Pack<T, V> to;
+        Elements<T, V> to;
 #pragma unroll
         for (int j = 0; j < V; j++) {
             to.at[j] = sum.at[j];
@@ -298,15 +298,15 @@ __global__ void sum_parts(Pack<T, V> *y, const Pack<Wide<T>, V> *x, int64_t n, i
 
 template <typename T, int V> void launch_add(cudaStream_t s, void *y, const void *x, int64_t n)
 {
-    stream_add<T, V><<<LINK_BLOCKS, LINK_THREADS, 0, s>>>(static_cast<Pack<T, V> *>(y),
-                                                         static_cast<const Pack<T, V> *>(x), n / V);
+    stream_add<T, V><<<LINK_BLOCKS, LINK_THREADS, 0, s>>>(static_cast<Elements<T, V> *>(y),
+                                                         static_cast<const Elements<T, V> *>(x), n / V);
 }
 
 template <typename T, int V> void launch_parts(cudaStream_t s, void *y, const void *x, int64_t n, int parts)
 {
     int64_t blocks = (n / V + THREADS - 1) / THREADS;
     sum_parts<T, V><<<static_cast<unsigned>(blocks < 1024 ? blocks : 1024), THREADS, 0, s>>>(
-        static_cast<Pack<T, V> *>(y), static_cast<const Pack<Wide<T>, V> *>(x), n / V, parts);
+        static_cast<Elements<T, V> *>(y), static_cast<const Elements<Wide<T>, V> *>(x), n / V, parts);
 }
 
 /* May n elements of T at y and of X at x be taken 16 bytes of T at a time? */

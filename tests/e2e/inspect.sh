@@ -48,3 +48,19 @@ said resnet/ts '6 convolutions .*folds BatchNormalization.*TrainingMode\.TRAININ
 said resnet/dynamo '6 convolutions .*folds BatchNormalization' --loss cross_entropy --dim batch=4
 said gpt2/ts 'has no Dropout.*TrainingMode\.TRAINING' --loss cross_entropy "${dims[@]}"
 said llama/dynamo 'only give angles to Sin and Cos' --loss cross_entropy "${dims[@]}"
+
+# The planner's passes: what each algorithm saw and made.
+said gpt2/loss-ts '' "${dims[@]}"
+load=$(grep -A2 'm.transformer.wte"' profile.yaml | sed -n 's/.*load: {median_ns: \([0-9]*\),.*/\1/p' | head -1)
+[ -n "$load" ] || fail "no load time of the embedding in the profile"
+dumped() { # PASS PATTERN
+    expect 0 "$2" ferryc plan --dry-run --algorithm go-memferry --dump "after:$1"
+}
+expect 2 "no pass 'nonsense'" ferryc plan --dry-run --dump after:nonsense
+expect 2 "no pass 'problem'" ferryc inspect "$gpt2" "${dims[@]}" --dump after:problem
+dumped problem "m\.transformer\.wte +131072 +$load "
+dumped fp 'fp literal'
+dumped fp 'fp slack'
+dumped bp 'fp (literal|slack), bp (literal|hidden)'
+dumped go 'go +m\.transformer\.wte +gradient (gpu|host) +131072 bytes'
+dumped steps 'adamw.*m\.transformer\.wte'
