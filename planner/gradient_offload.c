@@ -14,7 +14,8 @@
  *
  * The list may still grow long. Things go by falling gain per byte, so a greedy filling of what is left of the limit,
  * the last thing cut to fit, bounds from above what a state can still become; a state whose bound is below the best
- * whole filling seen so far is dropped. That keeps the result exact and leaves few states. */
+ * whole filling seen so far is dropped. That keeps the result exact and leaves few states. With sums over the things in
+ * this order a bound takes a binary search. */
 #include "planner/problem.h"
 
 #include <stdlib.h>
@@ -42,6 +43,7 @@ typedef struct Search {
     const Thing *thing;
     int n;
     int64_t limit, best; /* gain of the best whole filling seen */
+    int64_t *bytes_before, *gain_before; /* sums over things [0, i) */
     VEC(Link) link;
     VEC(State) now, next;
 } Search;
@@ -58,28 +60,35 @@ static int by_rate(const void *x, const void *y)
     return a->index - b->index;
 }
 
-/* False when nothing that can still follow brings this state to the best gain. Raises `best` to what the state becomes
- * when each of the things from `from` on that fits is added in order. */
+/* Gain of filling the room from thing `from` on in order, each that fits. */
+static int64_t fill(const Search *s, int from, int64_t room)
+{
+    int64_t gain = 0;
+    for (int i = from; i < s->n && room > 0; i++)
+        if (s->thing[i].bytes <= room) {
+            room -= s->thing[i].bytes;
+            gain += s->thing[i].gain;
+        }
+    return gain;
+}
+
+/* False when nothing that can still follow brings this state to the best gain: the things from `from` on in order, the
+ * first that does not fit cut to fit. Raises `best` to what the state becomes without that part. */
 static bool hopeful(Search *s, int from, int64_t bytes, int64_t gain)
 {
-    int64_t room = s->limit - bytes, bound = gain, whole = gain;
-    bool cut = false;
-    for (int i = from; i < s->n && room > 0; i++) {
-        const Thing *t = &s->thing[i];
-        if (t->bytes > room) {
-            if (!cut)
-                bound += (int64_t)((Wide)t->gain * room / t->bytes);
-            cut = true;
-            continue;
-        }
-        room -= t->bytes;
-        whole += t->gain;
-        if (!cut)
-            bound += t->gain;
+    int64_t room = s->limit - bytes;
+    int low = from, high = s->n; /* the first thing that does not fit */
+    while (low < high) {
+        int middle = low + (high - low) / 2;
+        if (s->bytes_before[middle + 1] - s->bytes_before[from] <= room)
+            low = middle + 1;
+        else
+            high = middle;
     }
-    if (whole > s->best)
-        s->best = whole;
-    return bound >= s->best;
+    int64_t whole = gain + s->gain_before[low] - s->gain_before[from];
+    room -= s->bytes_before[low] - s->bytes_before[from];
+    s->best = whole > s->best ? whole : s->best;
+    return low == s->n || whole + (int64_t)((Wide)s->thing[low].gain * room / s->thing[low].bytes) >= s->best;
 }
 
 /* now -> next: the staircase of the states with and without thing i. Both inputs rise in bytes and in gain. */
@@ -137,6 +146,10 @@ static Status run(Diag *d, Search *s, bool *keep)
         return diag_oom(d);
     *empty = (State){.link = -1};
     for (int i = 0; i < s->n; i++) {
+        /* a good filling early drops many states: that of the state with most gain, for each thing */
+        const State *last = &s->now.at[s->now.count - 1];
+        int64_t whole = last->gain + fill(s, i, s->limit - last->bytes);
+        s->best = whole > s->best ? whole : s->best;
         TRY(extend(d, s, i));
         State *at = s->now.at;
         int capacity = s->now.capacity;
@@ -165,7 +178,19 @@ Status gradient_offload(Diag *d, int n, const int64_t *bytes, const int64_t *gai
     }
     qsort(thing, (size_t)count, sizeof *thing, by_rate);
     Search s = {.thing = thing, .n = count, .limit = limit_bytes};
-    Status status = run(d, &s, keep);
+    s.bytes_before = base_alloc(2 * ((size_t)count + 1) * sizeof *s.bytes_before);
+    Status status = ST_OK;
+    if (s.bytes_before) {
+        s.gain_before = s.bytes_before + count + 1;
+        for (int i = 0; i < count; i++) {
+            s.bytes_before[i + 1] = s.bytes_before[i] + thing[i].bytes;
+            s.gain_before[i + 1] = s.gain_before[i] + thing[i].gain;
+        }
+        status = run(d, &s, keep);
+    } else {
+        status = diag_oom(d);
+    }
+    base_free(s.bytes_before);
     VEC_FREE(&s.link);
     VEC_FREE(&s.now);
     VEC_FREE(&s.next);

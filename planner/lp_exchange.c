@@ -10,12 +10,15 @@
 
 #include "planner/optimal.h"
 
-enum { ROWS = 512 }; /* kept; then the oldest is replaced */
+enum {
+    ROWS = 512, /* kept; then the oldest is replaced */
+    PAIRS = 2 * 1000 * 1000 /* asked in one exchange: their number grows with the square of the choices */
+};
 
 typedef struct Pool {
     LpMaster *x;
     Arena *a;
-    int n, next;
+    int n, next, pairs;
     int64_t limit_ns; /* rows hold for plans up to this period */
     LpCut cut[ROWS];
     int64_t sum[ROWS]; /* of the present plan */
@@ -97,7 +100,11 @@ static Status pass(Pool *p, bool pairs, int *choice, int *changed, int64_t *peri
             for (int h = g + 1; pairs && h < m->n_group; h++) {
                 for (int e = 0; e < m->group[h].n_choice; e++) {
                     int to2 = m->first_column[h] + e, from2 = m->first_column[h] + choice[h];
-                    if (to2 == from2 || !x->allowed[to2] || !passes(p, from, to, from2, to2, *period_ns))
+                    if (to2 == from2 || !x->allowed[to2])
+                        continue;
+                    if (p->pairs++ >= PAIRS)
+                        return ST_OK;
+                    if (!passes(p, from, to, from2, to2, *period_ns))
                         continue;
                     if ((*evaluations)-- <= 0)
                         return ST_OK;
