@@ -86,6 +86,13 @@ Status emit_schedule_c(Emitter *e);
 /* emit_memory.c: the fields of struct schedule and the function that maps them. */
 void emit_fields(Emitter *e);
 Status emit_map(Emitter *e);
+/* emit_resident.c: what lives on the device across steps, its mirror in ordinary memory and the copies between them; nothing
+ * without such parameters. */
+bool emit_has_residents(const StepList *s);
+void emit_resident_fields(Emitter *e);
+void emit_residents(Emitter *e);
+/* "s->resident[3].mirror" of a buffer. */
+const char *emit_mirror(Emitter *e, int buffer);
 /* emit_trainer.c */
 Status emit_trainer_c(Emitter *e);
 Status emit_makefile(Emitter *e);

@@ -31,10 +31,10 @@ const char *emit_buffer(Emitter *e, int buffer)
         group = "gpu_bp";
         break;
     case BUFFER_MASTER:
-        group = "host";
+        group = b->pool == POOL_DEVICE ? "resident" : "host";
         break;
     case BUFFER_ROUNDED:
-        group = "rounded";
+        group = b->pool == POOL_DEVICE ? "resident_rounded" : "rounded";
         break;
     case BUFFER_GRAD:
         group = "gpu_grad";
@@ -43,16 +43,17 @@ const char *emit_buffer(Emitter *e, int buffer)
         group = "host_grad";
         break;
     case BUFFER_STATE_M:
-        group = "moment1";
+        group = b->pool == POOL_DEVICE ? "resident_moment1" : "moment1";
         break;
     case BUFFER_STATE_V:
-        group = "moment2";
+        group = b->pool == POOL_DEVICE ? "resident_moment2" : "moment2";
         break;
     case BUFFER_STATISTIC:
         group = "running";
         break;
     case BUFFER_PARTIALS:
-        return "s->partials";
+    case BUFFER_PARTIALS_GPU:
+        return "s->partials[s->parity]";
     case BUFFER_NORM:
         return "s->norm[s->parity]";
     case BUFFER_LOSS:

@@ -5,23 +5,28 @@
 
 typedef struct FieldGroup {
     BufferKind kind;
+    BufferPool pool;
     const char *field, *comment;
 } FieldGroup;
 
 static const FieldGroup GROUPS[] = {
-    {BUFFER_MASTER, "host", "parameters in pinned host memory: what the optimizer updates and DHA reads"},
-    {BUFFER_ROUNDED, "rounded", "their copies in bf16: what the optimizer writes as well, and loads and DHA read"},
-    {BUFFER_PARAM, "gpu", "copies of parameters in device memory, filled by loads"},
-    {BUFFER_PARAM_BP, "gpu_bp", "second copies for the backward pass, of what is loaded twice"},
-    {BUFFER_GRAD, "gpu_grad", "gradients in device memory, copied to host_grad by stores"},
-    {BUFFER_HOST_GRAD, "host_grad", "gradients in pinned host memory: what the optimizer reads and DHA writes"},
-    {BUFFER_STATE_M, "moment1", "AdamW's first moments, host memory"},
-    {BUFFER_STATE_V, "moment2", "AdamW's second moments, host memory"},
-    {BUFFER_STATISTIC, "running", "running statistics in pinned host memory: kernels bring them up to date by DHA"},
-    {BUFFER_STAGING, "staging", "the caller's inputs in pinned memory"},
-    {BUFFER_INPUT, "input", "the inputs in device memory"},
-    {BUFFER_CONST, "constant", "constants of the model in device memory"},
-    {BUFFER_VALUE, "act", "activations and their gradients in device memory"},
+    {BUFFER_MASTER, POOL_HOST, "host", "parameters in pinned host memory: what the optimizer updates and DHA reads"},
+    {BUFFER_ROUNDED, POOL_HOST, "rounded", "their copies in bf16: what the optimizer writes as well, and loads and DHA read"},
+    {BUFFER_PARAM, POOL_DEVICE, "gpu", "copies of parameters in device memory, filled by loads"},
+    {BUFFER_PARAM_BP, POOL_DEVICE, "gpu_bp", "second copies for the backward pass, of what is loaded twice"},
+    {BUFFER_GRAD, POOL_DEVICE, "gpu_grad", "gradients in device memory, copied to host_grad by stores"},
+    {BUFFER_HOST_GRAD, POOL_HOST, "host_grad", "gradients in pinned host memory: what the optimizer reads and DHA writes"},
+    {BUFFER_STATE_M, POOL_HOST, "moment1", "AdamW's first moments, host memory"},
+    {BUFFER_STATE_V, POOL_HOST, "moment2", "AdamW's second moments, host memory"},
+    {BUFFER_STATISTIC, POOL_HOST, "running", "running statistics in pinned host memory: kernels bring them up to date by DHA"},
+    {BUFFER_STAGING, POOL_HOST, "staging", "the caller's inputs in pinned memory"},
+    {BUFFER_INPUT, POOL_DEVICE, "input", "the inputs in device memory"},
+    {BUFFER_CONST, POOL_DEVICE, "constant", "constants of the model in device memory"},
+    {BUFFER_VALUE, POOL_DEVICE, "act", "activations and their gradients in device memory"},
+    {BUFFER_MASTER, POOL_DEVICE, "resident", "parameters that live in device memory and are updated there"},
+    {BUFFER_ROUNDED, POOL_DEVICE, "resident_rounded", "their copies in bf16"},
+    {BUFFER_STATE_M, POOL_DEVICE, "resident_moment1", "their first moments"},
+    {BUFFER_STATE_V, POOL_DEVICE, "resident_moment2", "their second moments"},
 };
 enum { N_GROUPS = sizeof GROUPS / sizeof *GROUPS };
 
@@ -31,17 +36,17 @@ void emit_fields(Emitter *e)
     for (int g = 0; g < N_GROUPS; g++) {
         int n = 0;
         for (int i = 0; i < s->n_buffer; i++)
-            if (s->buffer[i].kind == GROUPS[g].kind)
+            if (s->buffer[i].kind == GROUPS[g].kind && s->buffer[i].pool == GROUPS[g].pool)
                 n++;
         if (!n)
             continue;
         text_add(&e->text, "    struct { /* %s */\n", GROUPS[g].comment);
         for (int i = 0; i < s->n_buffer; i++)
-            if (s->buffer[i].kind == GROUPS[g].kind)
+            if (s->buffer[i].kind == GROUPS[g].kind && s->buffer[i].pool == GROUPS[g].pool)
                 text_add(&e->text, "        void *%s;\n", e->names.buffer[i]);
         text_add(&e->text, "    } %s;\n", GROUPS[g].field);
     }
-    text_add(&e->text, "    double *partials; /* sums of squares of each gradient, in parameter order */\n"
+    text_add(&e->text, "    double *partials[2]; /* sums of squares of each gradient, in parameter order, of even and odd steps */\n"
                        "    double *norm[2];  /* {gradient norm, clip scale} of even and odd steps */\n"
                        "    scalar *loss[2];\n");
 }
@@ -61,6 +66,15 @@ static void emit_device_buffer(Emitter *e, int buffer, const Place *place)
         text_add(t, "%s{%" PRId64 ", %" PRId64 "}", i == 0 ? "" : i % 4 ? ", " : ",\n                              ",
                  place->piece[i].offset_bytes, place->piece[i].bytes);
     text_add(t, "},\n        %d, &%s));\n", place->n_piece, emit_buffer(e, buffer));
+}
+
+static int64_t partials_bytes(const StepList *s)
+{
+    int64_t bytes = 0;
+    for (int i = 0; i < s->n_buffer; i++)
+        if (s->buffer[i].kind == BUFFER_PARTIALS || s->buffer[i].kind == BUFFER_PARTIALS_GPU)
+            bytes += s->buffer[i].bytes;
+    return bytes;
 }
 
 Status emit_map(Emitter *e)
@@ -96,7 +110,11 @@ Status emit_map(Emitter *e)
                 text_add(t, "    TRY(pinned(s, %" PRId64 ", &p));\n    s->%s[%d] = p;\n", b->bytes,
                          e->names.buffer[i], k);
         } else if (b->kind == BUFFER_PARTIALS) {
-            text_add(t, "    TRY(pinned(s, %" PRId64 ", &p));\n    s->partials = p;\n", b->bytes);
+            /* those that the GPU sums lie among them */
+            for (int k = 0; k < 2; k++)
+                text_add(t, "    TRY(pinned(s, %" PRId64 ", &p));\n    s->partials[%d] = p;\n", partials_bytes(s), k);
+        } else if (b->kind == BUFFER_PARTIALS_GPU) {
+            continue;
         } else {
             text_add(t, "    TRY(pinned(s, %" PRId64 ", &%s));\n", b->bytes, emit_buffer(e, i));
         }

@@ -119,8 +119,10 @@ Status emit_schedule_h(Emitter *e)
              "ferry_status schedule_record(schedule *s, int64_t first, int count);\n"
              "/* Waits, then writes the record as run.yaml, which ferryc report --measured shows beside the plan. */\n"
              "ferry_status schedule_record_write(schedule *s, const char *path);\n"
+             "/* Waits, and brings parameters and state that live on the device to where schedule_params shows them. */\n"
+             "ferry_status schedule_fetch(schedule *s);\n"
              "/* The parameters and running statistics in host memory (SCHEDULE_PARAMS of them), named as in the model; read them\n"
-             " * after a sync. */\n"
+             " * after a fetch. */\n"
              "const ferry_tensor *schedule_params(const schedule *s);\n"
              "/* Name, type and shape of each input, in the order of schedule_inputs. */\n"
              "extern const ferry_tensor schedule_input_specs[SCHEDULE_INPUTS];\n\n"
@@ -236,6 +238,9 @@ static void unit_story(Emitter *e, int unit)
     case MODE_DHA:
         text_add(t, "DHA");
         return;
+    case MODE_RESIDENT:
+        text_add(t, "resident");
+        return;
     case MODE_RELOAD:
         text_add(t, "reload: loaded for each pass, ");
         if (p->first_gpu_use > 0)
@@ -257,7 +262,7 @@ static void layer_comment(Emitter *e, int group, Phase phase)
     int64_t ns = 0;
     for (int i = 0; i < e->steps->n_step; i++) {
         const Step *s = &e->steps->step[i];
-        if (s->stream == STREAM_COMPUTE && s->phase == phase && s->segment / 2 == group)
+        if (s->stream == STREAM_COMPUTE && s->phase == phase && s->segment >= 0 && s->segment / 2 == group)
             ns += s->duration_ns;
     }
     char time[32];
@@ -282,7 +287,9 @@ static void layer_comment(Emitter *e, int group, Phase phase)
         unit_story(e, l->unit[i]);
         if (phase == PHASE_BP && g->unit[l->unit[i]].grad_bytes)
             text_add(&e->text, ", gradient %s",
-                     e->plan->unit[l->unit[i]].grad == ON_GPU ? "on the GPU, then stored" : "written to the host");
+                     e->plan->unit[l->unit[i]].hold == HOLD_RESIDENT ? "on the GPU"
+                     : e->plan->unit[l->unit[i]].grad == ON_GPU      ? "on the GPU, then stored"
+                                                                     : "written to the host");
     }
     text_add(&e->text, "; %s, %s predicted. */\n", phase == PHASE_FP ? "forward" : "backward", time);
 }
@@ -336,6 +343,12 @@ static int partial_index(const Graph *g, int param)
     return n;
 }
 
+/* What a step sums or updates from: the gradient on the GPU where it works on COMPUTE. */
+static int gradient_buffer(const StepList *s, const Step *step, int param)
+{
+    return (step->stream == STREAM_COMPUTE ? s->grad_buffer : s->host_grad_buffer)[param];
+}
+
 static void emit_sqnorm(Emitter *e, const Step *step, const char *name)
 {
     const StepList *s = e->steps;
@@ -344,18 +357,10 @@ static void emit_sqnorm(Emitter *e, const Step *step, const char *name)
     for (int i = 0; i < u->n_param; i++) {
         int p = u->param[i];
         if (e->graph->param[p].grad >= 0)
-            text_add(&e->text, "    TRY(ferry_sqnorm(s->update, T, &s->partials[%d], %s, %" PRId64 "));\n",
-                     partial_index(e->graph, p), emit_buffer(e, s->host_grad_buffer[p]), e->graph->param[p].count);
+            text_add(&e->text, "    TRY(ferry_sqnorm(%s, T, &s->partials[s->parity][%d], %s, %" PRId64 "));\n", stream_field(step->stream),
+                     partial_index(e->graph, p), emit_buffer(e, gradient_buffer(s, step, p)), e->graph->param[p].count);
     }
     close_step(e, step);
-}
-
-static int state_buffer(const StepList *s, BufferKind kind, int param)
-{
-    for (int i = 0; i < s->n_buffer; i++)
-        if (s->buffer[i].kind == kind && s->buffer[i].param == param)
-            return i;
-    return -1;
 }
 
 static void emit_adamw(Emitter *e, const Step *step, const char *name)
@@ -365,24 +370,24 @@ static void emit_adamw(Emitter *e, const Step *step, const char *name)
     char time[32];
     text_add(&e->text, "/* Update of ");
     c_text_comment(&e->text, u->name);
-    text_add(&e->text, " on the CPU, %s; %s predicted. */\n",
+    text_add(&e->text, " on the %s, %s; %s predicted. */\n", step->stream == STREAM_COMPUTE ? "GPU" : "CPU",
              e->plan->unit[step->unit].late ? "after the backward pass, hidden behind the next forward"
                                             : "as soon as its gradients are there",
              time_print(time, step->duration_ns));
-    open_step(e, step, name, ", ferry_adamw_args args");
+    open_step(e, step, name, "");
     for (int i = 0; i < u->n_param; i++) {
         int p = u->param[i];
         if (e->graph->param[p].grad < 0)
             continue;
         const size_t start = e->text.size;
         const bool rounds = s->source_buffer[p] != s->master_buffer[p];
-        text_add(&e->text, "    TRY(ferry_adamw%s%s, ", rounds ? "_bf16(s->update, " : "(s->update, T, ",
-                 emit_buffer(e, s->master_buffer[p]));
-        text_add(&e->text, "%s, ", emit_buffer(e, state_buffer(s, BUFFER_STATE_M, p)));
-        text_add(&e->text, "%s, ", emit_buffer(e, state_buffer(s, BUFFER_STATE_V, p)));
+        text_add(&e->text, "    TRY(ferry_adamw%s(%s, %s%s, ", rounds ? "_bf16" : "", stream_field(step->stream),
+                 rounds ? "" : "T, ", emit_buffer(e, s->master_buffer[p]));
+        text_add(&e->text, "%s, ", emit_buffer(e, s->state_m_buffer[p]));
+        text_add(&e->text, "%s, ", emit_buffer(e, s->state_v_buffer[p]));
         if (rounds)
             text_add(&e->text, "%s, ", emit_buffer(e, s->source_buffer[p]));
-        text_add(&e->text, "%s, %s, %" PRId64 ", args));\n", emit_buffer(e, s->host_grad_buffer[p]),
+        text_add(&e->text, "%s, %s, %" PRId64 ", s->args));\n", emit_buffer(e, gradient_buffer(s, step, p)),
                  e->plan->clip ? "&s->norm[s->parity][1]" : "NULL", e->graph->param[p].count);
         emit_wrap(e, start);
     }
@@ -438,7 +443,7 @@ static void emit_norm(Emitter *e, const Step *step)
     text_add(&e->text, "/* The global gradient norm, summed in parameter order. */\n");
     open_step(e, step, "grad_norm", ", double clip");
     text_add(&e->text,
-             "    TRY(ferry_grad_norm(s->update, &s->norm[s->parity][0], &s->norm[s->parity][1], s->partials, %d, clip));\n",
+             "    TRY(ferry_grad_norm(s->update, &s->norm[s->parity][0], &s->norm[s->parity][1], s->partials[s->parity],\n                        %d, clip));\n",
              partial_index(e->graph, e->graph->n_param));
     close_step(e, step);
 }
@@ -483,7 +488,7 @@ static Status emit_steps(Emitter *e, Parts *parts)
         return diag_oom(e->diag);
     next_compute[s->n_step] = -1;
     for (int i = s->n_step - 1; i >= 0; i--)
-        next_compute[i] = s->step[i].stream == STREAM_COMPUTE ? i : next_compute[i + 1];
+        next_compute[i] = s->step[i].kind == STEP_KERNEL ? i : next_compute[i + 1];
 
     for (int i = 0; i < s->n_step; i++) {
         const Step *step = &s->step[i];
@@ -524,6 +529,9 @@ static Status emit_steps(Emitter *e, Parts *parts)
         Text *where = inside ? &parts->compute : next >= 0 && group >= 0 ? &parts->pending : &parts->body;
         if ((step->kind == STEP_STORE || step->kind == STEP_STORE_LOSS) && group >= 0)
             where = &parts->compute;
+        bool resident = step->stream == STREAM_COMPUTE; /* square sums and updates in the order of the kernels */
+        if (resident)
+            where = step->segment >= 0 ? &parts->compute : &parts->body;
         Text *part = step->stream == STREAM_UPDATE || step->stream == STREAM_HOST ? &parts->updates : &parts->copies;
         use_part(e, part);
         switch (step->kind) {
@@ -552,7 +560,7 @@ static Status emit_steps(Emitter *e, Parts *parts)
         case STEP_SQNORM:
             name = function_name(e, "square", unit);
             emit_sqnorm(e, step, name);
-            call(&parts->body, name, "");
+            call(resident ? where : &parts->body, name, "");
             break;
         case STEP_NORM:
             emit_norm(e, step);
@@ -561,7 +569,7 @@ static Status emit_steps(Emitter *e, Parts *parts)
         case STEP_ADAMW:
             name = function_name(e, "update", unit);
             emit_adamw(e, step, name);
-            call(&parts->body, name, ", args");
+            call(resident ? where : &parts->body, name, "");
             break;
         case STEP_COLLECT:
             emit_collect(e, step);
@@ -593,6 +601,12 @@ static bool has_rounded(const StepList *s)
     return false;
 }
 
+/* Where weights and checkpoints find a buffer: itself, or the mirror of what lives on the device. */
+static const char *host_place(Emitter *e, int buffer)
+{
+    return e->steps->buffer[buffer].pool == POOL_DEVICE ? emit_mirror(e, buffer) : emit_buffer(e, buffer);
+}
+
 /* What follows whenever parameters were drawn or loaded. */
 static void emit_rounding(Emitter *e)
 {
@@ -605,8 +619,8 @@ static void emit_rounding(Emitter *e)
     for (int i = 0; i < e->graph->n_param; i++)
         if (s->source_buffer[i] != s->master_buffer[i]) {
             const size_t start = t->size;
-            text_add(t, "    TRY(ferry_convert(%s, T, ", emit_buffer(e, s->source_buffer[i]));
-            text_add(t, "%s, FERRY_F32, %" PRId64 "));\n", emit_buffer(e, s->master_buffer[i]), e->graph->param[i].count);
+            text_add(t, "    TRY(ferry_convert(%s, T, ", host_place(e, s->source_buffer[i]));
+            text_add(t, "%s, FERRY_F32, %" PRId64 "));\n", host_place(e, s->master_buffer[i]), e->graph->param[i].count);
             emit_wrap(e, start);
         }
     text_add(t, "    return FERRY_OK;\n}\n\n");
@@ -626,12 +640,12 @@ static void emit_params_table(Emitter *e)
         c_text_string(t, p->name);
         text_add(t, ", %s, %d, {", master_type(s, i), x->rank);
         add_dims(t, x, "", "");
-        text_add(t, "}, %s};\n", emit_buffer(e, s->master_buffer[i]));
+        text_add(t, "}, %s};\n", host_place(e, s->master_buffer[i]));
         if (p->grad < 0)
             continue;
         for (int k = 0; k < 2; k++)
             text_add(t, "    s->moment[%d][%d] = s->param[%d];\n    s->moment[%d][%d].data = %s;\n", k, i, i, k, i,
-                     emit_buffer(e, state_buffer(s, k ? BUFFER_STATE_V : BUFFER_STATE_M, i)));
+                     host_place(e, (k ? s->state_v_buffer : s->state_m_buffer)[i]));
     }
     text_add(t, "}\n\n");
 }
@@ -647,7 +661,7 @@ static void emit_random(Emitter *e)
     for (int i = 0; i < g->n_param; i++) {
         const Param *p = &g->param[i];
         text_add(t, "    TRY(ferry_random_normal(%s, %s, %" PRId64 ", SCHEDULE_SEED, ",
-                 emit_buffer(e, e->steps->master_buffer[i]), master_type(e->steps, i), p->count);
+                 host_place(e, e->steps->master_buffer[i]), master_type(e->steps, i), p->count);
         c_text_string(t, p->name);
         text_add(t, ", %s));\n", p->init == INIT_NORMAL ? "0.0, 0.02" : p->init == INIT_ZERO ? "0.0, 0.0" : "1.0, 0.0");
     }
@@ -723,7 +737,7 @@ static const char API[] =
     "            TRY(ferry_event_open(s->device, &s->event[i][k]));\n"
     "    TRY(map_device(s));\n"
     "    TRY(map_host(s));\n"
-    "    name_params(s);\n"
+    "@    name_params(s);\n"
     "    s->dir = strdup(dir);\n"
     "    if (!s->dir)\n"
     "        return FERRY_FAILED;\n"
@@ -759,7 +773,7 @@ static const char API[] =
     "        ferry_host_free(s->device, s->pinned[i]);\n"
     "    ferry_pool_close(s->pool);\n"
     "    ferry_device_close(s->device);\n"
-    "    free(s->dir);\n"
+    "@    free(s->dir);\n"
     "    free(s);\n"
     "}\n\n"
     "ferry_status schedule_sync(schedule *s)\n"
@@ -800,9 +814,12 @@ static const char API[] =
     "{\n"
     "    return s->param;\n"
     "}\n\n"
+    "ferry_status schedule_fetch(schedule *s)\n{\n"
+    "    TRY(schedule_sync(s));\n"
+    "@    return FERRY_OK;\n}\n\n"
     "ferry_status schedule_save(schedule *s, const char *dir)\n"
     "{\n"
-    "    TRY(schedule_sync(s));\n"
+    "    TRY(schedule_fetch(s));\n"
     "    return ferry_checkpoint_save(dir, s->param, s->moment[0], s->moment[1], SCHEDULE_PARAMS, schedule_steps(s));\n"
     "}\n\n"
     "ferry_status schedule_load(schedule *s, const char *dir)\n"
@@ -811,6 +828,26 @@ static const char API[] =
     "    int64_t step = 0;\n"
     "    TRY(ferry_checkpoint_load(dir, s->param, s->moment[0], s->moment[1], SCHEDULE_PARAMS, &step));\n"
     "    s->before = step - s->enqueued;\n";
+
+/* API, whose marks @ stand where what lives on the device is opened, closed and fetched. */
+static void emit_api(Emitter *e, const char *last)
+{
+    static const char *const at[] = {"    TRY(open_residents(s));\n", "    close_residents(s);\n",
+                                     "    TRY(get_residents(s));\n"};
+    int n = 0;
+    for (const char *c = API; *c;) {
+        size_t length = strcspn(c, "@");
+        text_add_bytes(&e->text, c, length);
+        c += length;
+        if (*c != '@')
+            break;
+        if (emit_has_residents(e->steps))
+            text_add(&e->text, "%s", at[n]);
+        n++;
+        c++;
+    }
+    text_add(&e->text, "    return %s;\n}\n", last);
+}
 
 Status emit_schedule_c(Emitter *e)
 {
@@ -852,10 +889,12 @@ Status emit_schedule_c(Emitter *e)
                     "    int64_t before;   /* steps of the checkpoint that was loaded */\n"
                     "    int64_t step;     /* number of the step that is being enqueued */\n"
                     "    uint64_t seed;    /* of dropout in that step */\n"
+                    "    ferry_adamw_args args; /* of that step */\n"
                     "    schedule_result last;\n    ferry_tensor param[SCHEDULE_PARAMS];\n"
                     "    ferry_tensor moment[2][SCHEDULE_PARAMS]; /* AdamW's state; data is NULL for a frozen parameter */\n",
                  n_pinned);
         emit_fields(e);
+        emit_resident_fields(e);
         text_add(t, "};\n\nconst ferry_tensor schedule_input_specs[SCHEDULE_INPUTS] = {\n");
         for (int i = 0; i < g->n_input; i++) {
             const Tensor *x = &g->tensor.at[g->input[i]];
@@ -884,14 +923,19 @@ Status emit_schedule_c(Emitter *e)
         text_add(t, "ferry_status schedule_step(schedule *s, const schedule_inputs *in, const schedule_hyper *h)\n{\n"
                     "    s->step = s->before + s->enqueued + 1;\n    s->seed = h->seed;\n"
                     "    ferry_recorder_step(s->recorder, s->step);\n"
-                    "    const ferry_adamw_args args = {h->lr, h->beta1, h->beta2, h->eps, h->weight_decay, s->step};\n");
+                    "    s->args = (ferry_adamw_args){h->lr, h->beta1, h->beta2, h->eps, h->weight_decay, s->step};\n");
         text_add_bytes(t, parts.body.at ? parts.body.at : "", parts.body.size);
         text_add(t, "    s->parity = !s->parity;\n    s->enqueued++;\n    return FERRY_OK;\n}\n\n");
         emit_params_table(e);
         emit_random(e);
         emit_rounding(e);
+        emit_residents(e);
+        if (emit_has_residents(s) && has_rounded(s))
+            text_add(t, "static ferry_status put_rounded(schedule *s)\n{\n    TRY(round_params(s));\n    return put_residents(s);\n}\n\n");
         text_add(t, "ferry_status schedule_init(schedule *s, const char *path)\n{\n");
         const char *last = has_rounded(s) ? "round_params(s)" : "FERRY_OK";
+        if (emit_has_residents(s))
+            last = has_rounded(s) ? "put_rounded(s)" : "put_residents(s)";
         if (e->options->random_init)
             text_add(t, "    if (path)\n        TRY(ferry_weights_load(path, s->param, SCHEDULE_PARAMS));\n    else\n"
                         "        TRY(draw_weights(s));\n    return %s;\n}\n\n", last);
@@ -899,7 +943,7 @@ Status emit_schedule_c(Emitter *e)
             text_add(t, "    char own[4096];\n    snprintf(own, sizeof own, \"%%s/weights.safetensors\", s->dir);\n"
                         "    TRY(ferry_weights_load(path ? path : own, s->param, SCHEDULE_PARAMS));\n    return %s;\n}\n\n",
                      last);
-        text_add(t, "%s    return %s;\n}\n", API, last);
+        emit_api(e, last);
     }
     t->failed |= parts.copies.failed || parts.compute.failed || parts.updates.failed || parts.body.failed ||
                  parts.pending.failed;

@@ -273,6 +273,7 @@ Status names_make(Diag *d, Arena *a, const StepList *s, Names *out)
             name = out->param[b->param];
             break;
         case BUFFER_PARTIALS:
+        case BUFFER_PARTIALS_GPU:
             name = "partials";
             break;
         case BUFFER_NORM:

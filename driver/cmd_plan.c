@@ -26,7 +26,7 @@ static const struct argp_option OPTIONS[] = {
     {"host-budget", OPT_HOST, "SIZE", 0, "pinned host memory that the plan may use (default: the host's memory)", 0},
     {"algorithm", OPT_ALGORITHM, "NAME", 0,
      "native-offload, dha, deepspeed-like, memferry, go-memferry, optimal or auto (default: the best that fits)", 0},
-    {"mode", OPT_MODE, "GLOB=MODE", 0, "gfgb, dha, dfgb or reload for units whose name matches (may be repeated)", 0},
+    {"mode", OPT_MODE, "GLOB=MODE", 0, "gfgb, dha, dfgb, reload or resident for units whose name matches (may be repeated)", 0},
     {"reserve-factor", OPT_RESERVE, "F", 0, "go-memferry: share of the gradient bytes kept on the device, 0 to 1", 0},
     {"clip", OPT_CLIP, 0, 0, "order updates after the gradient norm, so that the trainer can clip it", 0},
     {"cross-check", OPT_CROSS, 0, 0,
@@ -73,7 +73,7 @@ static void parse_rule(Args *a, struct argp_state *state, char *arg)
                 *rule = (ModeRule){arg, (Mode)m};
             return;
         }
-    argp_error(state, "--mode: '%s' is not one of gfgb, dha, dfgb, reload", equals + 1);
+    argp_error(state, "--mode: '%s' is not one of gfgb, dha, dfgb, reload, resident", equals + 1);
 }
 
 static error_t parse(int key, char *arg, struct argp_state *state)

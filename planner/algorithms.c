@@ -6,7 +6,8 @@
  *   dha              nothing is ever loaded, gradients are written to host memory by the kernels
  *   memferry         Alg. 1 and 2 in all readings
  *   go-memferry      the same, and the knapsack says which gradients stay on the GPU
- *   optimal          the least time without contention, proven (optimal.c), and a path down to the least memory
+ *   optimal          the least time without contention, proven (optimal.c) where nothing lives on the GPU; units that
+ *                    do, and a path down to the least memory
  *   auto             all of these, then improvements and a path down to the least memory */
 #include "planner/plan_search.h"
 
@@ -176,8 +177,12 @@ Status search_optimum(Search *s, int64_t *bound_ns)
         const UnitPlan *pinned[] = {s->optimum.unit};
         TRY(optimal_solve(s->d, s->a, s->g, s->p, &domain, 1, pinned, &all));
     }
+    /* The linear model is over the plans in which nothing lives on the GPU; bound_make is over all. */
     TRY(bound_make(s->d, s->g, s->p, s->o->clip, bound_ns));
-    if (all.bound_ns > *bound_ns)
+    bool reside = false;
+    for (int i = 0; i < s->g->n_unit; i++)
+        reside = reside || plan_can_reside(s->g, s->p, i);
+    if (!reside && all.bound_ns > *bound_ns)
         *bound_ns = all.bound_ns;
     return ST_OK;
 }
@@ -214,6 +219,7 @@ static Status optimal(Search *s)
     Candidate *c;
     s->by_model = true;
     TRY(optimum(s, &c));
+    TRY(search_resident(s, &c->plan));
     return frontier(s);
 }
 
@@ -257,6 +263,7 @@ static Status auto_all(Search *s)
     best = search_fastest(s);
     TRY(search_size(s, best));
     TRY(frontier(s));
+    TRY(search_resident(s, &best->plan));
     return search_frugal(s, best);
 }
 

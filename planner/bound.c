@@ -2,16 +2,19 @@
  * largest.
  *
  * 1. A resource. In one period the compute stream runs every kernel once, the load engine every load, the store engine
- * every store, so the period is at least each sum, hence at least any weighted mean of the three. For weights w (>= 0,
- * sum 1) period >= sum over units of min over its choices of (w_c compute + w_h load + w_d store) because choices of
+ * every store, so the period is at least each sum, hence at least any weighted mean of them. For weights w (>= 0,
+ * sum 1) period >= sum over units of min over its choices of (w_c compute + w_h load + w_d store + w_u update) because choices of
  * different units can only raise the sum of minima. Weights run over a grid; each gives a valid bound. A unit is free
  * to choose here when it is alone in all of its layers; the other layers count with their fastest placement and their
  * units with no load and no store.
  *
- * 2. The updates. The update stream runs every unit's square sum and update and the norm once a period, whatever the
- * plan.
+ * The CPU is the fourth such resource: square sums and updates of the units that do not live on the GPU. One that does
+ * has no load, no store and nothing for the CPU, and its update takes its time on compute.
  *
- * 3. A cycle through compute and updates. Take two units a and b, and the set S of units whose last gradient write does
+ * 2. The updates. The update stream runs the square sum and the update of every unit that cannot live on the GPU, and
+ * the norm, once a period, whatever the plan.
+ *
+ * 3. A cycle through compute and updates, of units that cannot live on the GPU. Take two units a and b, and the set S of units whose last gradient write does
  *    not precede a's and whose first use does not follow b's. Kernels run in one order on one stream, and a unit's
  * square sum comes before its update. So both, for all of S, start after a's last gradient write and end before b's
  * first use in the next step, one after another: start of b's first use, next step >= end of a's last write + sum of
@@ -26,10 +29,10 @@
 
 __extension__ typedef __int128 Wide;
 
-enum { PARTS = 40 }; /* grid of weights */
+enum { PARTS = 24 }; /* grid of weights */
 
 typedef struct Option {
-    int64_t compute_ns, load_ns, store_ns;
+    int64_t compute_ns, load_ns, store_ns, update_ns;
 } Option;
 
 static int64_t min64(int64_t a, int64_t b)
@@ -118,11 +121,23 @@ static int64_t lone_compute(const Facts *facts, int unit, int first, Where grad)
     return sum;
 }
 
+/* What a unit's square sum and update take on the CPU, or on the GPU. */
+static int64_t cpu_ns(const Graph *g, const Profile *p, int unit)
+{
+    return g->unit[unit].grad_bytes > 0 ? p->unit[unit].norm.median_ns + p->unit[unit].update.median_ns : 0;
+}
+
+static int64_t gpu_ns(const Graph *g, const Profile *p, int unit)
+{
+    return g->unit[unit].grad_bytes > 0 ? p->unit[unit].resident_norm.median_ns + p->unit[unit].resident_update.median_ns
+                                        : 0;
+}
+
 static Status resource_bound(Diag *d, Arena *a, const Facts *f, int64_t *out)
 {
     const Graph *g = f->g;
     const Profile *p = f->p;
-    int64_t fixed = 0;
+    int64_t fixed = 0, fixed_cpu = p->clip.median_ns;
     for (int s = 0; s < g->n_segment; s++)
         if (s % 2 == 0 || g->layer[s / 2].n_unit != 1 || !is_alone(g, g->layer[s / 2].unit[0]))
             fixed += least(f, s, PHASE_FP) + least(f, s, PHASE_BP);
@@ -131,7 +146,7 @@ static Status resource_bound(Diag *d, Arena *a, const Facts *f, int64_t *out)
         return diag_oom(d);
     for (int u = 0; u < g->n_unit; u++) {
         start[u] = total;
-        total += is_alone(g, u) ? 2 * (g->unit[u].n_use + 1) : 0;
+        total += is_alone(g, u) ? 2 * (g->unit[u].n_use + 1) + plan_can_reside(g, p, u) : 0;
     }
     start[g->n_unit] = total;
     Option *option = ARENA_NEW(a, Option, total);
@@ -142,17 +157,23 @@ static Status resource_bound(Diag *d, Arena *a, const Facts *f, int64_t *out)
         for (int k = 0; start[u] < start[u + 1] && k <= g->unit[u].n_use; k++)
             for (int w = ON_GPU; w <= ON_HOST; w++)
                 *o++ = (Option){lone_compute(f, u, k, (Where)w), k < g->unit[u].n_use ? p->unit[u].load.median_ns : 0,
-                                w == ON_GPU && g->unit[u].grad_bytes > 0 ? p->unit[u].store.median_ns : 0};
+                                w == ON_GPU && g->unit[u].grad_bytes > 0 ? p->unit[u].store.median_ns : 0,
+                                cpu_ns(g, p, u)};
+        if (o < &option[start[u + 1]])
+            *o = (Option){lone_compute(f, u, 0, ON_GPU) + gpu_ns(g, p, u), 0, 0, 0};
+        fixed_cpu += start[u] == start[u + 1] && !plan_can_reside(g, p, u) ? cpu_ns(g, p, u) : 0;
     }
-    for (int wc = 0; wc <= PARTS; wc++) {
-        for (int wh = 0; wh + wc <= PARTS; wh++) {
-            int wd = PARTS - wc - wh;
-            Wide sum = (Wide)wc * fixed;
+    for (int at = 0; at < (PARTS + 1) * (PARTS + 1) * (PARTS + 1); at++) {
+        int wc = at % (PARTS + 1), wh = at / (PARTS + 1) % (PARTS + 1), wu = at / (PARTS + 1) / (PARTS + 1);
+        int wd = PARTS - wc - wh - wu;
+        if (wd >= 0) {
+            Wide sum = (Wide)wc * fixed + (Wide)wu * fixed_cpu;
             for (int u = 0; u < g->n_unit; u++) {
                 Wide best = -1;
                 for (int k = start[u]; k < start[u + 1]; k++) {
                     const Option *o = &option[k];
-                    Wide cost = (Wide)wc * o->compute_ns + (Wide)wh * o->load_ns + (Wide)wd * o->store_ns;
+                    Wide cost = (Wide)wc * o->compute_ns + (Wide)wh * o->load_ns + (Wide)wd * o->store_ns +
+                                (Wide)wu * o->update_ns;
                     if (best < 0 || cost < best)
                         best = cost;
                 }
@@ -206,7 +227,7 @@ static Status cycle_bound(Diag *d, Arena *a, const Facts *f, bool clip, int64_t 
     int n = 0;
     for (int u = 0; u < g->n_unit; u++) {
         const Unit *unit = &g->unit[u];
-        if (unit->grad_bytes == 0 || unit->n_use == 0 || unit->use[0].phase != PHASE_FP)
+        if (unit->grad_bytes == 0 || unit->n_use == 0 || unit->use[0].phase != PHASE_FP || plan_can_reside(g, p, u))
             continue;
         int l = unit->use[0].layer;
         Loop it = {.unit = u, .first_use = g->layer[l].node, .last_write = -1, .from_use_ns = fp_at[2 * l + 1]};
@@ -264,8 +285,8 @@ Status bound_make(Diag *d, const Graph *g, const Profile *p, bool clip, int64_t 
         return diag_oom(d);
     int64_t update = p->clip.median_ns;
     for (int u = 0; u < g->n_unit; u++)
-        if (g->unit[u].grad_bytes > 0)
-            update += p->unit[u].norm.median_ns + p->unit[u].update.median_ns;
+        if (!plan_can_reside(g, p, u))
+            update += cpu_ns(g, p, u);
     *out_ns = update;
     Facts f = {g, p, ARENA_NEW(scratch, bool, 2 * g->n_segment)};
     Status st = f.runs ? ST_OK : diag_oom(d);

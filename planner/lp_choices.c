@@ -31,6 +31,12 @@ static int root(int *parent, int u)
     return u;
 }
 
+/* Units that live on the GPU are outside of the model, which takes them for loaded ones. */
+static Hold lp_hold(const Pin *pin)
+{
+    return pin->hold == HOLD_RESIDENT ? HOLD_STEP : pin->hold;
+}
+
 /* The choices of one unit in this domain. */
 static int unit_choices(const LpModel *m, int unit, UnitPlan *out)
 {
@@ -38,10 +44,10 @@ static int unit_choices(const LpModel *m, int unit, UnitPlan *out)
     bool grads = u->grad_bytes > 0 && !m->domain.modes_only;
     const Pin *pin = m->domain.pinned && m->domain.pinned[unit].set ? &m->domain.pinned[unit] : NULL;
     int n = 0;
-    for (int h = HOLD_STEP; h < HOLD_COUNT; h++)
+    for (int h = HOLD_STEP; h < HOLD_RESIDENT; h++)
         for (int k = 0; k <= u->n_use; k++) {
             UnitPlan c = {.first_gpu_use = k, .hold = (Hold)h};
-            if (plan_unit_fault(u, &c) || (pin && (pin->first_gpu_use != k || pin->hold != c.hold)))
+            if (plan_unit_fault(u, &c) || (pin && (pin->first_gpu_use != k || lp_hold(pin) != c.hold)))
                 continue;
             for (int w = ON_GPU; w <= (grads ? ON_HOST : ON_GPU); w++)
                 for (int late = 0; late <= (grads ? 1 : 0); late++) {

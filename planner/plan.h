@@ -11,12 +11,14 @@
 
 #include "profiler/profile.h"
 
-typedef enum Mode { MODE_GFGB, MODE_DHA, MODE_DFGB, MODE_RELOAD, MODE_COUNT } Mode;
+typedef enum Mode { MODE_GFGB, MODE_DHA, MODE_DFGB, MODE_RELOAD, MODE_RESIDENT, MODE_COUNT } Mode;
 const char *mode_name(Mode m); /* "gfgb", ... */
 
 typedef enum Hold {
     HOLD_STEP,   /* from the load to the last use */
     HOLD_RELOAD, /* dropped after the last FP use and loaded again, into a buffer of its own, before the first BP use */
+    HOLD_RESIDENT, /* across steps: parameters and optimizer state live on the GPU, every use reads them there, gradients
+                      stay there and a kernel updates them; nothing crosses the link */
     HOLD_COUNT,
 } Hold;
 
@@ -64,8 +66,8 @@ typedef struct Plan {
     UnitPlan *unit;
     bool clip;                 /* the norm is clipped: updates wait for it */
     bool update_after_bp;      /* updates wait for the last gradient (native-offload) */
-    int64_t gradient_window_bytes; /* at most this many bytes of GPU gradients between their first write and the end of
-                                      their store; 0: no limit. Writes wait for stores to keep it. */
+    int64_t gradient_window_bytes; /* at most this many bytes of GPU gradients that are stored between their first write and the
+                                      end of their store; 0: no limit. Writes wait for stores to keep it. */
     int64_t load_window_bytes; /* at most this many bytes of copies of HOLD_RELOAD between the start of their load and the
                                   end of their last use; 0: no limit. Loads wait for uses to keep it. */
     int64_t n_alloc;           /* allocations that cost DeviceFacts.alloc_ns each on compute (deepspeed-like), else 0 */
@@ -87,11 +89,14 @@ Mode plan_mode(const Unit *u, const UnitPlan *p);
 int plan_first_use_of_mode(const Unit *u, Mode m);
 /* The first use in the backward pass, n_use when there is none. */
 int plan_first_backward_use(const Unit *u);
-/* Which copy serves a use: 0 host memory (DHA), 1 what the first load brings, 2 the second (HOLD_RELOAD). */
+/* Which copy serves a use: 0 the parameter itself (by DHA, or on the GPU with HOLD_RESIDENT), 1 what the first load brings,
+ * 2 the second (HOLD_RELOAD). */
 int plan_copy(const Unit *u, const UnitPlan *p, int use);
-/* The choices that a mode means; grad and late are left alone. False: this unit cannot have it. */
+/* The choices that a mode means; grad and late are left alone, but for MODE_RESIDENT. False: this unit cannot have it. */
 bool plan_set_mode(const Unit *u, Mode m, UnitPlan *p);
-/* NULL, or what makes the choices impossible for this unit ("it is not read in both passes"). */
+/* Can it live on the GPU: is it read, and does the profile say how long its update takes there? */
+bool plan_can_reside(const Graph *g, const Profile *p, int unit);
+/* NULL, or what makes the choices impossible for this unit. */
 const char *plan_unit_fault(const Unit *u, const UnitPlan *p);
 double plan_gap_percent(const Plan *p); /* 100 (model - bound) / bound */
 

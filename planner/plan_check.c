@@ -126,7 +126,8 @@ static Status check_window(Diag *d, const StepList *s, const Order *o)
             store[s->step[i].unit] = i;
         for (int k = 0; k < FERRY_MAX_ARGS; k++) {
             int unit = written_unit(s, &s->step[i], k);
-            if (unit >= 0 && s->plan->unit[unit].grad == ON_GPU && first[unit] < 0)
+            if (unit >= 0 && s->plan->unit[unit].grad == ON_GPU && s->plan->unit[unit].hold != HOLD_RESIDENT &&
+                first[unit] < 0)
                 first[unit] = i;
         }
     }

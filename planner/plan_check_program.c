@@ -83,6 +83,11 @@ static BufferKind source_kind(const Machine *m, int param)
     return m->g->precision == FERRY_BF16 && m->g->param[param].trainable ? BUFFER_ROUNDED : BUFFER_MASTER;
 }
 
+static bool is_resident(const Machine *m, int unit)
+{
+    return m->s->plan->unit[unit].hold == HOLD_RESIDENT;
+}
+
 static bool grad_on_gpu(const Machine *m, int param)
 {
     return m->s->plan->unit[m->g->param[param].unit].grad == ON_GPU;
@@ -178,8 +183,9 @@ static Status run_unit(Machine *m)
             *tag_of(m, host, 0) = *tag_of(m, grad, 0);
             continue;
         }
-        TRY(touch(m, host, true, false, 0, false));
-        TRY(expect(m, host, 0, complete(m, p)));
+        int summed = is_resident(m, step->unit) ? of_param(m, p, BUFFER_GRAD) : host;
+        TRY(touch(m, summed, true, false, 0, false));
+        TRY(expect(m, summed, 0, complete(m, p)));
         if (step->kind != STEP_ADAMW)
             continue;
         TRY(touch(m, master, true, true, 0, false));
@@ -194,7 +200,8 @@ static Status run_unit(Machine *m)
         }
     }
     if (step->kind == STEP_SQNORM) {
-        TRY(touch(m, m->single[BUFFER_PARTIALS], false, true, 0, false));
+        int partials = m->single[is_resident(m, step->unit) ? BUFFER_PARTIALS_GPU : BUFFER_PARTIALS];
+        TRY(touch(m, partials, false, true, 0, false));
         if (m->summed[step->unit]++ != m->iteration)
             return wrong(m, "%s", "its squares are summed twice in an iteration, or left out in one");
         m->sums++;
@@ -215,7 +222,9 @@ static Status run_step(Machine *m, int index)
     m->index = index;
     m->step = &m->s->step[index];
     m->touched = 0;
-    if (m->step->kind > STEP_COLLECT || m->step->stream != stream[m->step->kind])
+    bool resident = (m->step->kind == STEP_SQNORM || m->step->kind == STEP_ADAMW) && m->step->unit >= 0 &&
+                    m->step->unit < g->n_unit && is_resident(m, m->step->unit);
+    if (m->step->kind > STEP_COLLECT || m->step->stream != (resident ? STREAM_COMPUTE : stream[m->step->kind]))
         return wrong(m, "it runs on the stream %s",
                      m->step->stream < STREAM_COUNT ? step_stream_name(m->step->stream) : "?");
     switch (m->step->kind) {
@@ -246,6 +255,8 @@ static Status run_step(Machine *m, int index)
     }
     case STEP_NORM:
         TRY(touch(m, m->single[BUFFER_PARTIALS], true, false, 0, false));
+        if (m->single[BUFFER_PARTIALS_GPU] >= 0)
+            TRY(touch(m, m->single[BUFFER_PARTIALS_GPU], true, false, 0, false));
         TRY(touch(m, m->single[BUFFER_NORM], false, true, 0, false));
         for (int u = 0; u < g->n_unit; u++)
             if (g->unit[u].grad_bytes > 0 && m->summed[u] != m->iteration + 1)
@@ -310,6 +321,7 @@ static Status index_buffers(Machine *m)
             state = b->kind == BUFFER_CONST;
             break;
         case BUFFER_PARTIALS:
+        case BUFFER_PARTIALS_GPU:
         case BUFFER_NORM:
         case BUFFER_LOSS:
             slot = &m->single[b->kind];
@@ -321,8 +333,12 @@ static Status index_buffers(Machine *m)
             host = b->kind != BUFFER_PARAM && b->kind != BUFFER_PARAM_BP && b->kind != BUFFER_GRAD;
             state = b->kind == BUFFER_MASTER || b->kind == BUFFER_ROUNDED || b->kind == BUFFER_STATE_M ||
                     b->kind == BUFFER_STATE_V || b->kind == BUFFER_STATISTIC;
+            if (slot && state && b->kind != BUFFER_STATISTIC && is_resident(m, g->param[b->param].unit))
+                host = false;
         }
-        int copies = b->kind == BUFFER_NORM || b->kind == BUFFER_LOSS ? 2 : 1;
+        bool two = b->kind == BUFFER_NORM || b->kind == BUFFER_LOSS || b->kind == BUFFER_PARTIALS ||
+                   b->kind == BUFFER_PARTIALS_GPU;
+        int copies = two ? 2 : 1;
         if (!slot || *slot >= 0)
             return diag_fail(m->d, ST_FAILED, "buffer %s: %s", b->name,
                              slot ? "there are two of it" : "it stands for nothing");

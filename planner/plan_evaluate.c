@@ -6,12 +6,15 @@
 const char *mode_name(Mode m)
 {
     static const char *const names[] = {[MODE_GFGB] = "gfgb", [MODE_DHA] = "dha", [MODE_DFGB] = "dfgb",
-                                        [MODE_RELOAD] = "reload"};
+                                        [MODE_RELOAD] = "reload",
+                                        [MODE_RESIDENT] = "resident"};
     return m >= 0 && m < MODE_COUNT ? names[m] : "?";
 }
 
 Mode plan_mode(const Unit *u, const UnitPlan *p)
 {
+    if (p->hold == HOLD_RESIDENT)
+        return MODE_RESIDENT;
     if (p->first_gpu_use >= u->n_use)
         return MODE_DHA;
     if (p->hold == HOLD_RELOAD)
@@ -21,7 +24,7 @@ Mode plan_mode(const Unit *u, const UnitPlan *p)
 
 int plan_first_use_of_mode(const Unit *u, Mode m)
 {
-    if (m == MODE_GFGB || m == MODE_RELOAD)
+    if (m == MODE_GFGB || m == MODE_RELOAD || m == MODE_RESIDENT)
         return 0;
     return m == MODE_DFGB ? plan_first_backward_use(u) : u->n_use;
 }
@@ -36,7 +39,7 @@ int plan_first_backward_use(const Unit *u)
 
 int plan_copy(const Unit *u, const UnitPlan *p, int use)
 {
-    if (use < p->first_gpu_use)
+    if (use < p->first_gpu_use || p->hold == HOLD_RESIDENT)
         return 0;
     return p->hold == HOLD_RELOAD && use >= plan_first_backward_use(u) ? 2 : 1;
 }
@@ -45,17 +48,28 @@ bool plan_set_mode(const Unit *u, Mode m, UnitPlan *p)
 {
     UnitPlan to = *p;
     to.first_gpu_use = plan_first_use_of_mode(u, m);
-    to.hold = m == MODE_RELOAD ? HOLD_RELOAD : HOLD_STEP;
+    to.hold = m == MODE_RELOAD ? HOLD_RELOAD : m == MODE_RESIDENT ? HOLD_RESIDENT : HOLD_STEP;
+    if (m == MODE_RESIDENT) {
+        to.grad = ON_GPU;
+        to.late = false;
+    }
     bool possible = (m == MODE_DHA || to.first_gpu_use < u->n_use) && !plan_unit_fault(u, &to);
     if (possible)
         *p = to;
     return possible;
 }
 
+bool plan_can_reside(const Graph *g, const Profile *p, int unit)
+{
+    return g->unit[unit].n_use > 0 && p->unit[unit].resident_update.median_ns >= 0;
+}
+
 const char *plan_unit_fault(const Unit *u, const UnitPlan *p)
 {
     if (p->first_gpu_use < 0 || p->first_gpu_use > u->n_use)
         return "it has no such use";
+    if (p->hold == HOLD_RESIDENT && (p->first_gpu_use > 0 || p->grad != ON_GPU || p->late || u->n_use == 0))
+        return "what lives on the GPU is never read from the host, its gradient stays there and its update is early";
     int backward = plan_first_backward_use(u);
     if (p->hold == HOLD_RELOAD && (p->first_gpu_use >= backward || backward == u->n_use))
         return "only what both passes read from the GPU can be loaded again";

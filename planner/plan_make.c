@@ -48,6 +48,12 @@ static Status apply_rules(Search *s)
             hits++;
             UnitPlan to = {0};
             bool can = plan_set_mode(u, rule->mode, &to);
+            if (rule->mode == MODE_RESIDENT && !plan_can_reside(s->g, s->p, i)) {
+                diag_fail(s->d, ST_USAGE,
+                          "--mode %s=resident: the profile does not say how long the update of %s takes on the GPU",
+                          rule->glob, u->name);
+                return diag_hint(s->d, "make the profile again with this version of ferryc profile");
+            }
             s->pinned[i] = can                          ? (Pin){true, to.first_gpu_use, to.hold}
                            : rule->mode == MODE_RELOAD ? (Pin){true, 0, HOLD_STEP}
                                                         : (Pin){true, u->n_use, HOLD_STEP};
@@ -270,7 +276,7 @@ static Status make(Search *s, const Algorithm *algorithm, Plan **out)
     memcpy(c->plan.profile_hash, s->p->hash, sizeof c->plan.profile_hash);
     TRY(plan_evaluate(s->d, s->a, s->g, s->p, &c->plan));
     c->plan.bound_ns = bound_ns;
-    if (strcmp(o->algorithm, "auto") == 0)
+    if (strcmp(o->algorithm, "auto") == 0 && s->optimum.model_ns < c->plan.model_ns)
         c->plan.model_ns = s->optimum.model_ns;
     if (o->dump_after)
         TRY(dump_stage(s, o->dump_after, &c->plan));

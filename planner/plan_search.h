@@ -66,6 +66,8 @@ Status search_late(Search *s, const Plan *choices, const char *from, Candidate *
 Status search_improve(Search *s, Candidate *from, int evaluations, int64_t peak_bytes, Candidate **out);
 /* The load window of so many times the largest unit that is loaded twice; none when there is no such unit. */
 void search_load_window(const Search *s, Plan *p, int times);
+/* Units that live on the GPU, the others as in this plan; see resident.c. */
+Status search_resident(Search *s, const Plan *from);
 /* From a candidate down to the most frugal choices; see frugal.c. */
 Status search_frugal(Search *s, const Candidate *from);
 

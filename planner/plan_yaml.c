@@ -241,17 +241,16 @@ static Status read_unit(Diag *d, const Graph *g, const YamlNode *map, Plan *plan
     while (m < MODE_COUNT && strcmp(mode_name((Mode)m), mode->text) != 0)
         m++;
     if (m == MODE_COUNT)
-        return yaml_error(d, mode, "mode is gfgb, dha, dfgb or reload, not '%s'", mode->text);
-    c->hold = m == MODE_RELOAD ? HOLD_RELOAD : HOLD_STEP;
-    const char *fault = plan_unit_fault(u, c);
-    if (fault)
-        return yaml_error(d, mode, "unit '%s' cannot have mode %s: %s", name, mode->text, fault);
+        return yaml_error(d, mode, "mode is gfgb, dha, dfgb, reload or resident, not '%s'", mode->text);
+    c->hold = m == MODE_RELOAD ? HOLD_RELOAD : m == MODE_RESIDENT ? HOLD_RESIDENT : HOLD_STEP;
     if ((Mode)m != plan_mode(u, c))
         return yaml_error(d, mode, "unit '%s' has mode %s, but what serves it makes it %s", name, mode->text,
                           mode_name(plan_mode(u, c)));
     TRY(read_word(d, map, "gradient", "gpu", "host", &host));
     c->grad = host ? ON_HOST : ON_GPU;
-    return read_word(d, map, "update", "early", "late", &c->late);
+    TRY(read_word(d, map, "update", "early", "late", &c->late));
+    const char *fault = plan_unit_fault(u, c);
+    return fault ? yaml_error(d, mode, "unit '%s' cannot have mode %s: %s", name, mode->text, fault) : ST_OK;
 }
 
 static Status read_units(Diag *d, Arena *a, const Graph *g, const YamlNode *top, Plan *plan)

@@ -116,6 +116,11 @@ static void normalise(const Search *s, Plan *p)
             p->unit[i].first_gpu_use = s->pinned[i].first_gpu_use;
             p->unit[i].hold = s->pinned[i].hold;
         }
+        if (p->unit[i].hold == HOLD_RESIDENT) {
+            p->unit[i].first_gpu_use = 0;
+            p->unit[i].grad = ON_GPU;
+            p->unit[i].late = false;
+        }
         reloaded += p->unit[i].hold == HOLD_RELOAD ? 2 * u->bytes : 0;
         if (u->grad_bytes == 0) {
             p->unit[i].grad = ON_GPU;

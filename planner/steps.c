@@ -9,7 +9,7 @@
 
 #include "planner/steps.h"
 
-enum { PARAM_MAPS = 6 }; /* arrays by parameter of a StepList */
+enum { PARAM_MAPS = 8 }; /* arrays by parameter of a StepList */
 
 typedef struct Builder {
     Diag *d;
@@ -18,11 +18,11 @@ typedef struct Builder {
     const Plan *plan;
     StepList *s;
     int *staging; /* by input: buffer */
-    int partials, norm, loss;
+    int partials, partials_gpu, norm, loss;
     int *loaded;                           /* by unit: its loads in the list so far */
-    int *load_step;                        /* by unit and copy - 1 */
+    bool *updated;                         /* by unit: on the GPU, its update is in the list */
     int *last_read;                        /* by unit and copy - 1: last kernel that the copy serves, a step; -1 */
-    int *first_read_node;                  /* by unit: first node that reads it */
+    int *first_read_node, *last_read_node; /* by unit: nodes that read it */
     int *first_grad_node, *last_grad_node; /* by unit: nodes that write its gradients, -1 */
     int *first_grad_step, *store_step;     /* by unit, -1 */
     int last_grad_step;                    /* last kernel that writes a gradient, -1 */
@@ -111,7 +111,7 @@ static int add_buffer(Builder *b, const char *prefix, const char *name, BufferKi
     buffer->pool = pool;
     buffer->bytes = bytes;
     buffer->tensor = buffer->param = -1;
-    buffer->copies = kind == BUFFER_NORM || kind == BUFFER_LOSS ? 2 : 1;
+    buffer->copies = kind == BUFFER_NORM || kind == BUFFER_LOSS || kind == BUFFER_PARTIALS || kind == BUFFER_PARTIALS_GPU ? 2 : 1;
     buffer->preset = kind == BUFFER_CONST || kind == BUFFER_MASTER || kind == BUFFER_ROUNDED || kind == BUFFER_STATE_M ||
                      kind == BUFFER_STATE_V || kind == BUFFER_STATISTIC;
     return b->s->n_buffer++;
@@ -145,7 +145,7 @@ static Status make_buffers(Builder *b)
     const Graph *g = b->g;
     StepList *s = b->s;
     int tensors = g->tensor.count;
-    s->buffer = ARENA_NEW(b->a, Buffer, tensors + g->n_input + 8 * g->n_param + 3);
+    s->buffer = ARENA_NEW(b->a, Buffer, tensors + g->n_input + 8 * g->n_param + 4);
     s->buffer_of_tensor = ARENA_NEW(b->a, int, tensors);
     int *by_param = ARENA_NEW(b->a, int, PARAM_MAPS * (size_t)g->n_param);
     bool *used = ARENA_NEW(b->a, bool, tensors);
@@ -158,6 +158,8 @@ static Status make_buffers(Builder *b)
     s->host_grad_buffer = by_param + 3 * (size_t)g->n_param;
     s->source_buffer = by_param + 4 * (size_t)g->n_param;
     s->param_bp_buffer = by_param + 5 * (size_t)g->n_param;
+    s->state_m_buffer = by_param + 6 * (size_t)g->n_param;
+    s->state_v_buffer = by_param + 7 * (size_t)g->n_param;
     for (int i = 0; i < PARAM_MAPS * g->n_param; i++)
         by_param[i] = -1;
     for (int i = 0; i < tensors; i++)
@@ -179,7 +181,7 @@ static Status make_buffers(Builder *b)
         else if (g->tensor.at[t].kind == TENSOR_CONST)
             s->buffer_of_tensor[t] = add_tensor_buffer(b, t, "const", BUFFER_CONST, POOL_DEVICE);
     }
-    int trainable = 0;
+    int trainable = 0, on_gpu = 0;
     for (int p = 0; p < g->n_param; p++) {
         if (g->param[p].state) {
             s->source_buffer[p] = s->master_buffer[p] =
@@ -187,23 +189,29 @@ static Status make_buffers(Builder *b)
             continue;
         }
         const UnitPlan *u = &b->plan->unit[g->param[p].unit];
-        if (u->first_gpu_use < g->unit[g->param[p].unit].n_use)
+        bool resident = u->hold == HOLD_RESIDENT;
+        BufferPool pool = resident ? POOL_DEVICE : POOL_HOST;
+        if (u->first_gpu_use < g->unit[g->param[p].unit].n_use && !resident)
             s->param_buffer[p] = add_param_buffer(b, p, "param", BUFFER_PARAM, POOL_DEVICE);
         if (u->hold == HOLD_RELOAD)
             s->param_bp_buffer[p] = add_param_buffer(b, p, "param_bp", BUFFER_PARAM_BP, POOL_DEVICE);
-        s->source_buffer[p] = s->master_buffer[p] = add_param_buffer(b, p, "master", BUFFER_MASTER, POOL_HOST);
+        s->source_buffer[p] = s->master_buffer[p] = add_param_buffer(b, p, "master", BUFFER_MASTER, pool);
         if (g->param[p].trainable && graph_wide_dtype(g) != g->precision)
-            s->source_buffer[p] = add_param_buffer(b, p, "rounded", BUFFER_ROUNDED, POOL_HOST);
+            s->source_buffer[p] = add_param_buffer(b, p, "rounded", BUFFER_ROUNDED, pool);
         if (!g->param[p].trainable)
             continue;
         trainable++;
+        on_gpu += resident;
         if (u->grad == ON_GPU)
             s->grad_buffer[p] = add_param_buffer(b, p, "grad", BUFFER_GRAD, POOL_DEVICE);
-        s->host_grad_buffer[p] = add_param_buffer(b, p, "host_grad", BUFFER_HOST_GRAD, POOL_HOST);
-        add_param_buffer(b, p, "m", BUFFER_STATE_M, POOL_HOST);
-        add_param_buffer(b, p, "v", BUFFER_STATE_V, POOL_HOST);
+        if (!resident)
+            s->host_grad_buffer[p] = add_param_buffer(b, p, "host_grad", BUFFER_HOST_GRAD, POOL_HOST);
+        s->state_m_buffer[p] = add_param_buffer(b, p, "m", BUFFER_STATE_M, pool);
+        s->state_v_buffer[p] = add_param_buffer(b, p, "v", BUFFER_STATE_V, pool);
     }
-    b->partials = add_buffer(b, "partials", NULL, BUFFER_PARTIALS, POOL_HOST, 8 * (int64_t)trainable);
+    b->partials = add_buffer(b, "partials", NULL, BUFFER_PARTIALS, POOL_HOST, 8 * (int64_t)(trainable - on_gpu));
+    b->partials_gpu =
+        on_gpu ? add_buffer(b, "partials_gpu", NULL, BUFFER_PARTIALS_GPU, POOL_HOST, 8 * (int64_t)on_gpu) : -1;
     b->norm = add_buffer(b, "norm", NULL, BUFFER_NORM, POOL_HOST, 16);
     b->loss = add_buffer(b, "loss", NULL, BUFFER_LOSS, POOL_HOST, root_of(g, g->loss)->bytes);
     for (int i = 0; i < s->n_buffer; i++)
@@ -245,6 +253,7 @@ static Status add_unit_step(Builder *b, StepKind kind, StepStream stream, int un
 {
     const Unit *u = &b->g->unit[unit];
     const StepList *s = b->s;
+    bool resident = b->plan->unit[unit].hold == HOLD_RESIDENT;
     Step *step = add_step(b, kind, stream, 5 * u->n_param + 2);
     if (!step)
         return diag_oom(b->d);
@@ -268,19 +277,18 @@ static Status add_unit_step(Builder *b, StepKind kind, StepStream stream, int un
             touch(step, s->grad_buffer[p], true, false, 0);
             touch(step, s->host_grad_buffer[p], false, true, 0);
         } else {
-            touch(step, s->host_grad_buffer[p], true, false, 0);
+            touch(step, resident ? s->grad_buffer[p] : s->host_grad_buffer[p], true, false, 0);
         }
         if (kind == STEP_ADAMW) {
             touch(step, s->master_buffer[p], true, true, 0);
             if (s->source_buffer[p] != s->master_buffer[p])
                 touch(step, s->source_buffer[p], false, true, 0);
-            /* the two states follow the host gradient, see make_buffers */
-            touch(step, s->host_grad_buffer[p] + 1, true, true, 0);
-            touch(step, s->host_grad_buffer[p] + 2, true, true, 0);
+            touch(step, s->state_m_buffer[p], true, true, 0);
+            touch(step, s->state_v_buffer[p], true, true, 0);
         }
     }
     if (kind == STEP_SQNORM)
-        touch(step, b->partials, false, true, 0);
+        touch(step, resident ? b->partials_gpu : b->partials, false, true, 0);
     if (kind == STEP_ADAMW && b->plan->clip)
         touch(step, b->norm, true, false, 0);
     return ST_OK;
@@ -291,11 +299,12 @@ static Status scan_nodes(Builder *b)
 {
     const Graph *g = b->g;
     size_t units = (size_t)g->n_unit;
-    int *at = ARENA_NEW(b->a, int, 10 * units);
+    int *at = ARENA_NEW(b->a, int, 9 * units);
     b->loaded = ARENA_NEW(b->a, int, units);
-    if (!at || !b->loaded)
+    b->updated = ARENA_NEW(b->a, bool, units);
+    if (!at || !b->loaded || !b->updated)
         return diag_oom(b->d);
-    for (size_t i = 0; i < 10 * units; i++)
+    for (size_t i = 0; i < 9 * units; i++)
         at[i] = -1;
     b->first_read_node = at;
     b->first_grad_node = at + units;
@@ -303,8 +312,8 @@ static Status scan_nodes(Builder *b)
     b->first_grad_step = at + 3 * units;
     b->store_step = at + 4 * units;
     b->arrived = at + 5 * units;
-    b->load_step = at + 6 * units;
-    b->last_read = at + 8 * units;
+    b->last_read = at + 6 * units;
+    b->last_read_node = at + 8 * units;
     b->last_grad_step = b->loss_node = -1;
     for (int i = 0; i < g->node.count; i++) {
         const Node *n = &g->node.at[i];
@@ -319,6 +328,7 @@ static Status scan_nodes(Builder *b)
                 int unit = g->param[t->param].unit;
                 if (b->first_read_node[unit] < 0)
                     b->first_read_node[unit] = i;
+                b->last_read_node[unit] = i;
                 if (use_of_node(g, n, unit) < 0)
                     return diag_fail(b->d, ST_FAILED, "node %s: reads unit %s in segment %d, which is none of its uses",
                                      n->name, g->unit[unit].name, n->segment);
@@ -339,6 +349,26 @@ static Status scan_nodes(Builder *b)
     return ST_OK;
 }
 
+/* Without clip: the updates on the GPU of the units that this kernel is the last to read or to give a gradient. */
+static Status add_resident_updates(Builder *b, int index)
+{
+    const Graph *g = b->g;
+    const Node *n = &g->node.at[index];
+    for (int k = 0; k < node_n_arg(n) && !b->plan->clip; k++) {
+        const Tensor *t = n->arg[k] < 0 ? NULL : root_of(g, n->arg[k]);
+        if (!t || (t->kind != TENSOR_PARAM && t->kind != TENSOR_GRADIENT))
+            continue;
+        int unit = g->param[t->param].unit;
+        bool due = b->plan->unit[unit].hold == HOLD_RESIDENT && g->unit[unit].grad_bytes > 0 && !b->updated[unit] &&
+                   b->last_grad_node[unit] <= index && b->last_read_node[unit] <= index;
+        if (!due)
+            continue;
+        b->updated[unit] = true;
+        TRY(add_unit_step(b, STEP_ADAMW, STREAM_COMPUTE, unit, n));
+    }
+    return ST_OK;
+}
+
 static Status add_kernel(Builder *b, int index)
 {
     const Graph *g = b->g;
@@ -351,7 +381,6 @@ static Status add_kernel(Builder *b, int index)
         int unit = g->param[t->param].unit;
         if (b->loaded[unit] >= plan_copy(&g->unit[unit], &b->plan->unit[unit], use_of_node(g, n, unit)))
             continue;
-        b->load_step[2 * unit + b->loaded[unit]] = b->s->n_step;
         TRY(add_unit_step(b, STEP_LOAD, STREAM_LOAD, unit, n));
     }
     Step *step = add_step(b, STEP_KERNEL, STREAM_COMPUTE, args);
@@ -386,11 +415,14 @@ static Status add_kernel(Builder *b, int index)
     }
     for (int i = 0; i < n_stored; i++) {
         b->arrived[b->n_arrived++] = stored[i];
-        if (b->plan->unit[stored[i]].grad != ON_GPU)
-            continue;
-        b->store_step[stored[i]] = b->s->n_step;
-        TRY(add_unit_step(b, STEP_STORE, STREAM_STORE, stored[i], n));
+        if (b->plan->unit[stored[i]].hold == HOLD_RESIDENT)
+            TRY(add_unit_step(b, STEP_SQNORM, STREAM_COMPUTE, stored[i], n));
+        else if (b->plan->unit[stored[i]].grad == ON_GPU) {
+            b->store_step[stored[i]] = b->s->n_step;
+            TRY(add_unit_step(b, STEP_STORE, STREAM_STORE, stored[i], n));
+        }
     }
+    TRY(add_resident_updates(b, index));
     if (index == b->loss_node) {
         Step *store = add_step(b, STEP_STORE_LOSS, STREAM_STORE, 2);
         if (!store)
@@ -408,17 +440,21 @@ static Status add_updates(Builder *b)
     const Graph *g = b->g;
     for (int i = 0; i < b->n_arrived; i++) {
         int unit = b->arrived[i];
+        if (b->plan->unit[unit].hold == HOLD_RESIDENT)
+            continue;
         TRY(add_unit_step(b, STEP_SQNORM, STREAM_UPDATE, unit, NULL));
         if (!b->plan->clip && !b->plan->unit[unit].late)
             TRY(add_unit_step(b, STEP_ADAMW, STREAM_UPDATE, unit, NULL));
     }
-    Step *norm = add_step(b, STEP_NORM, STREAM_UPDATE, 2);
+    Step *norm = add_step(b, STEP_NORM, STREAM_UPDATE, 3);
     if (!norm)
         return diag_oom(b->d);
     touch(norm, b->partials, true, false, 0);
+    if (b->partials_gpu >= 0)
+        touch(norm, b->partials_gpu, true, false, 0);
     touch(norm, b->norm, false, true, 0);
     for (int i = 0; i < b->n_arrived; i++)
-        if (b->plan->clip && !b->plan->unit[b->arrived[i]].late)
+        if (b->plan->clip && !b->plan->unit[b->arrived[i]].late && b->plan->unit[b->arrived[i]].hold != HOLD_RESIDENT)
             TRY(add_unit_step(b, STEP_ADAMW, STREAM_UPDATE, b->arrived[i], NULL));
     int *late = ARENA_NEW(b->a, int, g->node.count + g->n_unit);
     int *next = ARENA_NEW(b->a, int, g->n_unit);
@@ -429,14 +465,15 @@ static Status add_updates(Builder *b)
     for (int i = 0; i < buckets; i++)
         late[i] = -1;
     for (int u = g->n_unit - 1; u >= 0; u--)
-        if (g->unit[u].grad_bytes > 0 && b->plan->unit[u].late) {
+        if (g->unit[u].grad_bytes > 0 && (b->plan->unit[u].late || (b->plan->clip && b->plan->unit[u].hold == HOLD_RESIDENT))) {
             int at = b->first_read_node[u] < 0 ? buckets - 1 : b->first_read_node[u];
             next[u] = late[at];
             late[at] = u;
         }
     for (int i = 0; i < buckets; i++)
         for (int u = late[i]; u >= 0; u = next[u])
-            TRY(add_unit_step(b, STEP_ADAMW, STREAM_UPDATE, u, NULL));
+            TRY(add_unit_step(b, STEP_ADAMW, b->plan->unit[u].hold == HOLD_RESIDENT ? STREAM_COMPUTE : STREAM_UPDATE, u,
+                              NULL));
     return ST_OK;
 }
 
@@ -458,7 +495,7 @@ static Status make_steps(Builder *b)
     for (int i = 0; i < g->node.count; i++)
         TRY(add_kernel(b, i));
     for (int u = 0; u < g->n_unit; u++)
-        if (b->loaded[u] < (b->plan->unit[u].hold == HOLD_RELOAD ? 2 : b->plan->unit[u].first_gpu_use < g->unit[u].n_use))
+        if (b->loaded[u] < plan_copy(&g->unit[u], &b->plan->unit[u], g->unit[u].n_use - 1))
             return diag_fail(b->d, ST_FAILED, "unit %s: no node reads it at its use %d", g->unit[u].name,
                              b->plan->unit[u].first_gpu_use);
     TRY(add_updates(b));

@@ -28,9 +28,9 @@ typedef enum StepKind {
     STEP_KERNEL,     /* COMPUTE: one node */
     STEP_STORE_LOSS, /* STORE: the loss to the host */
     STEP_STORE,      /* STORE: all GPU gradients of a unit */
-    STEP_SQNORM,     /* UPDATE: squares of a unit's gradients, one partial sum a parameter */
+    STEP_SQNORM,     /* UPDATE, COMPUTE with HOLD_RESIDENT: squares of a unit's gradients, one partial sum a parameter */
     STEP_NORM,       /* UPDATE: the norm from all partial sums, in parameter order, and the clip scale */
-    STEP_ADAMW,      /* UPDATE: all trainable parameters of a unit */
+    STEP_ADAMW,      /* UPDATE, COMPUTE with HOLD_RESIDENT: all trainable parameters of a unit */
     STEP_COLLECT,    /* HOST: the previous iteration's loss and norm are handed to the caller; last in the program */
 } StepKind;
 
@@ -43,13 +43,14 @@ typedef enum BufferKind {
     BUFFER_STAGING,  /* pinned copy of an input */
     BUFFER_PARAM,    /* device copy of a parameter (only when its unit is loaded) */
     BUFFER_PARAM_BP, /* the second one, for the backward pass (only with HOLD_RELOAD) */
-    BUFFER_MASTER,   /* pinned: the parameter itself; of a trainable one in bf16, in f32 */
+    BUFFER_MASTER,   /* pinned, this and ROUNDED and STATE on the device with HOLD_RESIDENT: the parameter itself; of a trainable one in bf16, in f32 */
     BUFFER_ROUNDED,  /* pinned: in bf16, the copy of a trainable parameter that loads and DHA read and that AdamW writes */
     BUFFER_GRAD,     /* device gradient (grad ON_GPU) */
     BUFFER_HOST_GRAD, /* pinned gradient */
     BUFFER_STATE_M, BUFFER_STATE_V, /* pinned: optimizer state of a parameter */
     BUFFER_STATISTIC, /* pinned: running statistics, which a kernel brings up to date by DHA once a step */
-    BUFFER_PARTIALS, /* pinned: doubles, one a parameter */
+    BUFFER_PARTIALS, /* pinned: doubles, one a parameter that the CPU updates; two copies */
+    BUFFER_PARTIALS_GPU, /* the same of those that the GPU updates, when there are any */
     BUFFER_NORM,     /* pinned: norm and clip scale, two doubles; two copies */
     BUFFER_LOSS,     /* pinned: the loss; two copies */
     BUFFER_KIND_COUNT,
@@ -105,12 +106,15 @@ typedef struct StepList {
     int *buffer_of_tensor; /* by root tensor: the device buffer of values, constants and inputs, else -1 */
     int *param_buffer, *param_bp_buffer, *master_buffer, *grad_buffer, *host_grad_buffer; /* by parameter, -1 where absent;
                                                               the master of running statistics is their only buffer */
+    int *state_m_buffer, *state_v_buffer;
     int *source_buffer; /* by parameter: what loads and DHA read, its rounded copy or the master itself */
 } StepList;
 
 /* Program order: stage, input load, forward and backward kernels with each load placed just before the first kernel that it
  * serves and each store just after the last write of its unit's gradients, then sqnorms and early updates in order of arrival,
  * the norm, late updates in order of first use, collect. With clip all updates come after the norm.
+ * The square sums and updates of HOLD_RESIDENT units run on COMPUTE: the former just after the last write of their gradients,
+ * the latter just after that and the last read of their parameters; with clip after the norm, in order of first use.
  * Two more kinds of ordering are part of the waits. With a gradient window, the first write of a unit's GPU gradients waits
  * for the store of the latest unit that, together with all units that are not stored then, would not fit the window (a unit
  * larger than that is alone); with a load window, each load of a HOLD_RELOAD unit likewise for the last use of earlier copies.

@@ -18,7 +18,7 @@ const char *buffer_kind_name(BufferKind k)
 {
     static const char *const name[BUFFER_KIND_COUNT] = {"value",    "const", "input",     "staging", "param",   "param_bp",
                                                         "master",   "rounded", "grad", "host_grad", "state_m",
-                                                        "state_v",  "statistic", "partials", "norm", "loss"};
+                                                        "state_v",  "statistic", "partials", "partials_gpu", "norm", "loss"};
     return name[k];
 }
 

@@ -193,19 +193,23 @@ Status steps_time(Diag *d, StepList *s, const Profile *p)
             step->link = 1u << LINK_D2H;
             break;
         case STEP_SQNORM:
-            step->duration_ns = u->norm.median_ns;
-            step->link = 1u << LINK_UPDATE;
+            step->duration_ns = step->stream == STREAM_COMPUTE ? u->resident_norm.median_ns : u->norm.median_ns;
+            step->link = step->stream == STREAM_COMPUTE ? 0 : 1u << LINK_UPDATE;
             break;
         case STEP_NORM:
             step->duration_ns = p->clip.median_ns;
             step->link = 1u << LINK_UPDATE;
             break;
         case STEP_ADAMW:
-            step->duration_ns = u->update.median_ns;
-            step->link = 1u << LINK_UPDATE;
+            step->duration_ns = step->stream == STREAM_COMPUTE ? u->resident_update.median_ns : u->update.median_ns;
+            step->link = step->stream == STREAM_COMPUTE ? 0 : 1u << LINK_UPDATE;
             break;
         }
     }
+    for (int i = 0; i < s->n_step; i++)
+        if (s->step[i].duration_ns < 0)
+            return diag_fail(d, ST_MODEL, "unit %s: the profile does not say how long its update takes on the GPU",
+                             g->unit[s->step[i].unit].name);
     Share *share = base_alloc(2 * (size_t)g->n_segment * sizeof *share);
     if (!share)
         return diag_oom(d);

@@ -97,8 +97,10 @@ static inline int64_t bench_aligned(int64_t bytes)
     return (bytes + BENCH_ALIGNMENT - 1) / BENCH_ALIGNMENT * BENCH_ALIGNMENT;
 }
 
-/* Load, store, norm and update of a unit; the last three stay as they are when it is frozen. */
-Status host_unit(Bench *b, const Unit *u, Timing timing[4]);
+/* Load, store, norm and update of a unit, then norm and update in device memory; all but the first stay as they are when it
+ * is frozen. */
+enum { UNIT_TIMINGS = 6 };
+Status host_unit(Bench *b, const Unit *u, Timing timing[UNIT_TIMINGS]);
 /* input_load, loss_store and clip of the profile. */
 Status host_edges(Bench *b, Profile *p);
 /* The device of the bench as numbers, with these facts and the rates of the graph's precision. The pool has at least

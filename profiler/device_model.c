@@ -238,6 +238,12 @@ static void apply_unit(const DeviceModel *m, const PrecisionRates *r, const Grap
         add_timing(&out->store, path_ns(&m->d2h, param->bytes));
         add_timing(&out->norm, add_ns(m->cpu_launch_ns, bytes_ns(param->bytes, m->cpu_memory_mb_per_s)));
         add_timing(&out->update, add_ns(m->cpu_launch_ns, scaled(param->count, 1000, r->update_mparam_per_s)));
+        /* the gradient is read; so are the parameter and two states, which are written as well */
+        int64_t state = param->count * (int64_t)ferry_dtype_bytes(graph_wide_dtype(g));
+        int64_t rounded = graph_wide_dtype(g) != g->precision ? param->bytes : 0;
+        add_timing(&out->resident_norm, add_ns(2 * m->launch_ns, bytes_ns(param->bytes, m->memory_mb_per_s)));
+        add_timing(&out->resident_update,
+                   add_ns(m->launch_ns, bytes_ns(param->bytes + 6 * state + rounded, m->memory_mb_per_s)));
     }
 }
 
@@ -263,8 +269,9 @@ static Status check_all(Diag *d, const Profile *p)
         TRY(check_timing(d, "what comes before", name, p->between[i].bp));
     }
     for (int i = 0; i < p->n_unit; i++) {
-        const Timing t[] = {p->unit[i].load, p->unit[i].store, p->unit[i].norm, p->unit[i].update};
-        for (int k = 0; k < 4; k++)
+        const Timing t[] = {p->unit[i].load,   p->unit[i].store,         p->unit[i].norm,
+                            p->unit[i].update, p->unit[i].resident_norm, p->unit[i].resident_update};
+        for (int k = 0; k < 6; k++)
             TRY(check_timing(d, "unit", p->unit[i].name, t[k]));
     }
     TRY(check_timing(d, "transfer of", "the inputs", p->input_load));

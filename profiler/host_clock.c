@@ -23,7 +23,7 @@
 /* A measurement that was made, by the hash of a description of what was measured. */
 typedef struct Known {
     char key[33];
-    Timing timing[4];
+    Timing timing[UNIT_TIMINGS];
 } Known;
 
 typedef struct Memory {
@@ -385,6 +385,8 @@ static Status measure_unit(Clock *c, int index)
     out->store = known->timing[1];
     out->norm = known->timing[2];
     out->update = known->timing[3];
+    out->resident_norm = known->timing[4];
+    out->resident_update = known->timing[5];
     bench_progress(&c->bench, out->name);
     return ST_OK;
 }

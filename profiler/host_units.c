@@ -78,7 +78,31 @@ static Status update_unit(Bench *b, ferry_stream *s, void *job)
     return each_param(b, s, job, true, update_param);
 }
 
-static Status time_unit(Bench *b, UnitJob *job, int64_t elements, Timing timing[4])
+/* Norm and update by kernels, in a pool of their own. */
+static Status time_resident(Bench *b, const UnitJob *on_host, int64_t elements, Timing timing[UNIT_TIMINGS])
+{
+    UnitJob job = *on_host;
+    const int wide = job.wide[2] ? 3 : 2;
+    const int64_t bytes = elements * (int64_t)ferry_dtype_bytes(b->graph->precision);
+    ferry_pool *pool;
+    TRY(bench_check(b, ferry_pool_open(b->device, (2 + wide * job.ratio) * bytes, &pool)));
+    job.param = ferry_pool_at(pool, 0);
+    job.grad = job.param + bytes;
+    Status status = bench_fill(b, job.param, true, b->graph->precision, 2 * elements, 0);
+    for (int i = 0; i < wide; i++) {
+        job.wide[i] = job.param + (2 + i * job.ratio) * bytes;
+        if (status == ST_OK)
+            status = bench_fill(b, job.wide[i], true, graph_wide_dtype(b->graph), elements, 0);
+    }
+    if (status == ST_OK)
+        status = bench_time(b, FERRY_STREAM_COMPUTE, norm_unit, &job, &timing[4]);
+    if (status == ST_OK)
+        status = bench_time(b, FERRY_STREAM_COMPUTE, update_unit, &job, &timing[5]);
+    ferry_pool_close(pool);
+    return status;
+}
+
+static Status time_unit(Bench *b, UnitJob *job, int64_t elements, Timing timing[UNIT_TIMINGS])
 {
     const int wide = job->wide[2] ? 3 : 2;
     TRY(bench_fill(b, job->param, false, b->graph->precision, elements, 0));
@@ -95,10 +119,10 @@ static Status time_unit(Bench *b, UnitJob *job, int64_t elements, Timing timing[
     if (status == ST_OK)
         status = bench_time(b, FERRY_STREAM_UPDATE, update_unit, job, &timing[3]);
     b->cold = false;
-    return status;
+    return status == ST_OK ? time_resident(b, job, elements, timing) : status;
 }
 
-Status host_unit(Bench *b, const Unit *u, Timing timing[4])
+Status host_unit(Bench *b, const Unit *u, Timing timing[UNIT_TIMINGS])
 {
     const Graph *g = b->graph;
     const int64_t element = (int64_t)ferry_dtype_bytes(g->precision);

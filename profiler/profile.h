@@ -34,6 +34,8 @@ typedef struct UnitProfile {
     Timing store;       /* all gradients, device to host */
     Timing norm;        /* CPU: sum of squares of the gradients */
     Timing update;      /* CPU: AdamW of all parameters */
+    /* The same two by kernels in GPU memory, for HOLD_RESIDENT. The update's median is -1 where nobody knows it. */
+    Timing resident_norm, resident_update;
 } UnitProfile;
 
 /* Classes of work that share the link or the host's memory. A compute step that touches host memory is in DHA_READ or

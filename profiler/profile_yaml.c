@@ -144,6 +144,10 @@ void profile_text(const Profile *p, const char *model_path, Text *to)
         add_timing(to, "    store", u->store);
         add_timing(to, "    norm", u->norm);
         add_timing(to, "    update", u->update);
+        if (u->resident_update.median_ns < 0)
+            continue;
+        add_timing(to, "    resident_norm", u->resident_norm);
+        add_timing(to, "    resident_update", u->resident_update);
     }
 }
 
@@ -382,7 +386,8 @@ static Status read_between(Diag *d, Arena *a, const YamlNode *root, Profile *p)
 
 static Status read_units(Diag *d, Arena *a, const YamlNode *root, Profile *p)
 {
-    static const char *const keys[] = {"name", "load", "store", "norm", "update", NULL};
+    static const char *const keys[] = {"name",   "load",          "store",           "norm",
+                                       "update", "resident_norm", "resident_update", NULL};
     YamlNode *list;
     TRY(yaml_get(d, root, "units", YAML_LIST, &list));
     p->n_unit = list->count;
@@ -398,6 +403,11 @@ static Status read_units(Diag *d, Arena *a, const YamlNode *root, Profile *p)
         TRY(read_timing(d, n, "store", &u->store));
         TRY(read_timing(d, n, "norm", &u->norm));
         TRY(read_timing(d, n, "update", &u->update));
+        u->resident_update.median_ns = -1;
+        if (!yaml_find(n, "resident_norm") && !yaml_find(n, "resident_update"))
+            continue;
+        TRY(read_timing(d, n, "resident_norm", &u->resident_norm));
+        TRY(read_timing(d, n, "resident_update", &u->resident_update));
     }
     return ST_OK;
 }

@@ -141,6 +141,7 @@ static void strip_legend(const Report *r, Text *to)
     } keys[] = {{STRIP_MODE, "gfgb", "gfgb: loaded before forward"},
                 {STRIP_MODE, "dha", "dha: never loaded"},
                 {STRIP_MODE, "dfgb", "dfgb: loaded before backward"},
+                {STRIP_MODE, "resident", "resident: lives in GPU memory, updated there"},
                 {STRIP_MODE, "reload", "reload: loaded before forward and again before backward"},
                 {STRIP_GRADIENT, "gpu", "gradient in GPU memory"},
                 {STRIP_GRADIENT, "host", "gradient written to the host"},

@@ -23,7 +23,7 @@ static Status check_word(Diag *d, const YamlNode *unit, const char *key, const c
 static Status read_unit(Diag *d, const YamlNode *map, UnitView *out)
 {
     static const char *const keys[] = {"name", "mode", "served_from", "gradient", "update", NULL};
-    static const char *const modes[] = {"gfgb", "dha", "dfgb", "reload", NULL};
+    static const char *const modes[] = {"gfgb", "dha", "dfgb", "reload", "resident", NULL};
     static const char *const grads[] = {"gpu", "host", NULL};
     static const char *const updates[] = {"early", "late", NULL};
     if (map->kind != YAML_MAP)

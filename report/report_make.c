@@ -51,9 +51,12 @@ Status report_make(Diag *d, Arena *a, const Graph *g, const Profile *p, const Pl
     int64_t *live;
     TRY(simulate(d, a, s, &p->device, true, &r->time));
     TRY(memory_profile(d, a, s, &live));
-    /* both copies of what is loaded twice are parameters */
-    for (int i = 0; i < s->n_step; i++)
-        live[BUFFER_PARAM * s->n_step + i] += live[BUFFER_PARAM_BP * s->n_step + i];
+    /* all copies are parameters; both moments are the optimizer's state */
+    for (int i = 0; i < s->n_step; i++) {
+        live[BUFFER_PARAM * s->n_step + i] += live[BUFFER_PARAM_BP * s->n_step + i] + live[BUFFER_MASTER * s->n_step + i] +
+                                              live[BUFFER_ROUNDED * s->n_step + i];
+        live[BUFFER_STATE_M * s->n_step + i] += live[BUFFER_STATE_V * s->n_step + i];
+    }
     r->live = live;
     TRY(parts_build(d, a, s, &r->parts));
     TRY(run_algorithms(d, a, r));
@@ -99,7 +102,8 @@ double page_x(const Window *w, int64_t ns)
 
 int page_memory_kinds(const BufferKind **kinds)
 {
-    static const BufferKind order[] = {BUFFER_CONST, BUFFER_INPUT, BUFFER_PARAM, BUFFER_GRAD, BUFFER_VALUE};
+    static const BufferKind order[] = {BUFFER_CONST, BUFFER_INPUT, BUFFER_PARAM,
+                                       BUFFER_GRAD,  BUFFER_VALUE, BUFFER_STATE_M};
     *kinds = order;
     return (int)(sizeof order / sizeof order[0]);
 }
@@ -115,6 +119,8 @@ const char *page_kind_label(BufferKind k)
         return "parameters";
     case BUFFER_GRAD:
         return "gradients";
+    case BUFFER_STATE_M:
+        return "optimizer state";
     case BUFFER_VALUE:
         return "activations";
     default:

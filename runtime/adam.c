@@ -241,11 +241,18 @@ static void run_adamw(void *args)
 
 /* The host backend would let other streams and device memory pass, and a schedule that is wrong on a GPU would look
  * right. */
-static ferry_status check_place(const char *what, ferry_stream *s, const void *const *pointer, int count)
+static ferry_status check_place(const char *what, ferry_stream *s, bool on_compute, const void *const *pointer,
+                                int count)
 {
-    if (s == NULL || s->kind != FERRY_STREAM_UPDATE) {
+    bool compute = s != NULL && s->kind == FERRY_STREAM_COMPUTE && on_compute;
+    if (s == NULL || (s->kind != FERRY_STREAM_UPDATE && !compute)) {
         return ferryi_fail(FERRY_USAGE, "%s: %s", what,
-                           s == NULL ? "the stream is NULL" : "the stream is not an UPDATE stream");
+                           s == NULL    ? "the stream is NULL"
+                           : on_compute ? "the stream is neither an UPDATE nor a COMPUTE stream"
+                                        : "the stream is not an UPDATE stream");
+    }
+    if (compute) {
+        return FERRY_OK;
     }
     for (int i = 0; i < count; i++) {
         ferryi_region region;
@@ -259,7 +266,7 @@ static ferry_status check_place(const char *what, ferry_stream *s, const void *c
 
 ferry_status ferry_sqnorm(ferry_stream *s, ferry_dtype t, double *out, const void *g, int64_t n)
 {
-    ferry_status status = check_place("ferry_sqnorm", s, (const void *const[]){out, g}, 2);
+    ferry_status status = check_place("ferry_sqnorm", s, true, (const void *const[]){out, g}, 2);
     if (status != FERRY_OK) {
         return status;
     }
@@ -268,13 +275,16 @@ ferry_status ferry_sqnorm(ferry_stream *s, ferry_dtype t, double *out, const voi
                            "ferry_sqnorm: a pointer is missing, n = %lld is impossible or %s is no floating type",
                            (long long)n, ferry_dtype_name(t));
     }
+    if (s->kind == FERRY_STREAM_COMPUTE && s->device->backend->sqnorm != NULL) {
+        return s->device->backend->sqnorm(s, &(ferryi_update){.t = t, .out = out, .g = g, .n = n});
+    }
     sqnorm_task task = {ferryi_stream_device(s), t, out, g, n};
     return ferryi_stream_task(s, run_sqnorm, &task, sizeof task);
 }
 
 ferry_status ferry_grad_norm(ferry_stream *s, double *norm, double *scale, const double *parts, int count, double clip)
 {
-    ferry_status status = check_place("ferry_grad_norm", s, (const void *const[]){norm, scale, parts}, 3);
+    ferry_status status = check_place("ferry_grad_norm", s, false, (const void *const[]){norm, scale, parts}, 3);
     if (status != FERRY_OK) {
         return status;
     }
@@ -290,7 +300,7 @@ ferry_status ferry_grad_norm(ferry_stream *s, double *norm, double *scale, const
 static ferry_status adamw(const char *what, ferry_stream *s, adamw_task task)
 {
     const void *const pointers[] = {task.p, task.m, task.v, task.g, task.scale, task.rounded};
-    ferry_status status = check_place(what, s, pointers, 6);
+    ferry_status status = check_place(what, s, true, pointers, 6);
     if (status != FERRY_OK) {
         return status;
     }
@@ -308,6 +318,17 @@ static ferry_status adamw(const char *what, ferry_stream *s, adamw_task task)
             "%s: lr %g, betas %g and %g, eps %g, weight decay %g, step %lld: rates are finite and not "
             "negative, betas below 1, steps count from 1",
             what, args->lr, args->beta1, args->beta2, args->eps, args->weight_decay, (long long)args->step);
+    }
+    if (s->kind == FERRY_STREAM_COMPUTE && s->device->backend->adamw != NULL) {
+        return s->device->backend->adamw(s, &(ferryi_update){.t = task.t,
+                                                             .p = task.p,
+                                                             .m = task.m,
+                                                             .v = task.v,
+                                                             .rounded = task.rounded,
+                                                             .g = task.g,
+                                                             .scale = task.scale,
+                                                             .n = task.n,
+                                                             .numbers = ferryi_adamw_prepare(args, 1)});
     }
     task.device = ferryi_stream_device(s);
     return ferryi_stream_task(s, run_adamw, &task, sizeof task);

@@ -50,6 +50,18 @@ double ferryi_sqnorm_scalar(ferry_dtype t, const void *g, int64_t n);
 double ferryi_sqnorm_avx2(ferry_dtype t, const void *g, int64_t n);
 double ferryi_sqnorm_join(const double sums[8]);
 
+/* A call of ferry_sqnorm or ferry_adamw on a COMPUTE stream, for a backend that runs them as kernels. `out` of a sum of
+ * squares; p, m, v, rounded (NULL but for bf16) and scale (NULL: 1) of an update. */
+typedef struct ferryi_update {
+    ferry_dtype t; /* of g */
+    double *out;
+    void *p, *m, *v, *rounded;
+    const void *g;
+    const double *scale;
+    int64_t n;
+    ferryi_adamw_numbers numbers; /* with scale 1 */
+} ferryi_update;
+
 /* Can this machine run the avx2 versions? Where it cannot they must not be called. */
 bool ferryi_have_avx2(void);
 

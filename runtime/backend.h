@@ -25,6 +25,8 @@ typedef enum ferryi_memory {
     FERRYI_DEVICE, /* a pool, through any of its mappings */
 } ferryi_memory;
 
+struct ferryi_update;
+
 typedef struct ferryi_backend {
     const char *name;
 
@@ -71,6 +73,10 @@ typedef struct ferryi_backend {
     ferry_status (*copy)(ferry_stream *s, void *dst, const void *src, int64_t bytes);
     /* A call that ferryi_kernel_check accepted. FERRY_USAGE when the backend has no kernel for its types. */
     ferry_status (*launch)(ferry_stream *s, const ferry_kernel *call);
+    /* ferry_sqnorm and ferry_adamw on a COMPUTE stream (adam.h), with the results of the CPU to the bit. NULL: they run
+     * as tasks of the stream. */
+    ferry_status (*sqnorm)(ferry_stream *s, const struct ferryi_update *call);
+    ferry_status (*adamw)(ferry_stream *s, const struct ferryi_update *call);
 } ferryi_backend;
 
 /* A piece of address space that the device gave out. A stitched range is one region for each run of physical memory. */

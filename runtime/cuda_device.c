@@ -312,4 +312,6 @@ const ferryi_backend ferryi_cuda_backend = {
     .range_unmap = ferryi_cuda_range_unmap,
     .copy = ferryi_cuda_copy,
     .launch = ferryi_cuda_launch,
+    .sqnorm = ferryi_cuda_sqnorm,
+    .adamw = ferryi_cuda_adamw,
 };

@@ -161,6 +161,8 @@ void ferryi_cuda_product_close(ferryi_cuda_stream *s);
 /* cuda_launch.c */
 enum { CUDA_SCRATCH_BYTES = 64 << 20 };
 ferry_status ferryi_cuda_launch(ferry_stream *s, const ferry_kernel *k);
+ferry_status ferryi_cuda_sqnorm(ferry_stream *s, const struct ferryi_update *u);
+ferry_status ferryi_cuda_adamw(ferry_stream *s, const struct ferryi_update *u);
 ferry_status ferryi_cuda_copy(ferry_stream *s, void *dst, const void *src, int64_t bytes);
 
 #endif

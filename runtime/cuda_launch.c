@@ -6,6 +6,7 @@
  * Kernels take pinned memory as it is. Where an op reads an input again and again - the bias of a product, the scale of
  * a normalization, a factor that is broadcast - it is first copied into the scratch, so that it crosses the link once.
  */
+#include "runtime/adam.h"
 #include "runtime/cuda_device.h"
 
 #include <stdio.h>
@@ -208,6 +209,50 @@ ferry_status ferryi_cuda_launch(ferry_stream *stream, const ferry_kernel *call)
         error = functions[k.op](&c, &k);
     }
     return ferryi_cuda_check(stream->device, (cudaError_t)error, what);
+}
+
+/* A stream that can run kernels now: entered, with its scratch. *run: false when the device has failed. */
+static ferry_status ready(ferry_stream *stream, bool *run)
+{
+    ferryi_cuda_stream *s = (ferryi_cuda_stream *)stream;
+    *run = !has_failed(stream->device);
+    if (!*run) {
+        return FERRY_OK;
+    }
+    ferry_status status = ferryi_cuda_enter(stream->device);
+    if (status == FERRY_OK && s->scratch == NULL) {
+        status = ferryi_cuda_scratch_alloc(stream->device, CUDA_SCRATCH_BYTES, &s->scratch);
+    }
+    return status;
+}
+
+ferry_status ferryi_cuda_sqnorm(ferry_stream *stream, const ferryi_update *u)
+{
+    ferryi_cuda_stream *s = (ferryi_cuda_stream *)stream;
+    bool run;
+    if (u->n / FERRYI_UPDATE_BLOCK >= WORK_BYTES / (int64_t)sizeof(double)) {
+        return ferryi_fail(FERRY_USAGE, "ferry_sqnorm: %lld elements are more than the cuda device sums at a time",
+                           (long long)u->n);
+    }
+    ferry_status status = ready(stream, &run);
+    if (status != FERRY_OK || !run) {
+        return status;
+    }
+    return ferryi_cuda_check(stream->device, (cudaError_t)ferryi_cuda_sqnorm_kernel(s->stream, u, s->scratch),
+                             "a sum of squares");
+}
+
+ferry_status ferryi_cuda_adamw(ferry_stream *stream, const ferryi_update *u)
+{
+    ferryi_cuda_stream *s = (ferryi_cuda_stream *)stream;
+    bool run;
+    ferry_status status = ready(stream, &run);
+    if (status != FERRY_OK || !run) {
+        return status;
+    }
+    int processors = ferryi_cuda_of(stream->device)->processors;
+    return ferryi_cuda_check(stream->device, (cudaError_t)ferryi_cuda_adamw_kernel(s->stream, u, processors),
+                             "an update");
 }
 
 ferry_status ferryi_cuda_copy(ferry_stream *stream, void *dst, const void *src, int64_t bytes)

@@ -339,3 +339,44 @@ ferry_status ferry_copy_d2h(ferry_stream *s, void *dst, const void *src, int64_t
 {
     return copy("ferry_copy_d2h", s, FERRY_STREAM_STORE, dst, src, bytes, FERRYI_PINNED);
 }
+
+/* ---- ordinary memory --------------------------------------------------------------------------------------------- */
+
+enum { BOUNCE_BYTES = 4 << 20 };
+
+static ferry_status through_pinned(ferry_stream *s, char *dst, const char *src, int64_t bytes, bool write)
+{
+    void *pinned = NULL;
+    if (s == NULL || bytes < 0 || (bytes > 0 && (dst == NULL || src == NULL))) {
+        return ferryi_fail(FERRY_USAGE, "ferry_device_%s: %s", write ? "write" : "read",
+                           s == NULL ? "the stream is NULL" : "a pointer is missing or the size is negative");
+    }
+    ferry_status status = ferry_host_alloc(s->device, bytes < BOUNCE_BYTES ? bytes : BOUNCE_BYTES, &pinned);
+    for (int64_t at = 0; at < bytes && status == FERRY_OK; at += BOUNCE_BYTES) {
+        int64_t part = bytes - at < BOUNCE_BYTES ? bytes - at : BOUNCE_BYTES;
+        if (write) {
+            memcpy(pinned, src + at, (size_t)part);
+        }
+        status = write ? ferry_copy_h2d(s, dst + at, pinned, part) : ferry_copy_d2h(s, pinned, src + at, part);
+        if (status == FERRY_OK) {
+            status = ferry_stream_sync(s);
+        }
+        if (status == FERRY_OK && !write) {
+            memcpy(dst + at, pinned, (size_t)part);
+        }
+    }
+    if (pinned != NULL) {
+        ferry_host_free(s->device, pinned);
+    }
+    return status;
+}
+
+ferry_status ferry_device_write(ferry_stream *s, void *dst, const void *src, int64_t bytes)
+{
+    return through_pinned(s, dst, src, bytes, true);
+}
+
+ferry_status ferry_device_read(ferry_stream *s, void *dst, const void *src, int64_t bytes)
+{
+    return through_pinned(s, dst, src, bytes, false);
+}

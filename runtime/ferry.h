@@ -119,6 +119,11 @@ int64_t ferry_device_scratch_bytes(const ferry_device *d);
 ferry_status ferry_copy_h2d(ferry_stream *s, void *dst, const void *src, int64_t bytes);
 ferry_status ferry_copy_d2h(ferry_stream *s, void *dst, const void *src, int64_t bytes);
 
+/* `bytes` between ordinary host memory and a pool, through pinned memory of at most 4 MiB at a time. Both wait: for work that
+ * s has to do before, and for the transfer. */
+ferry_status ferry_device_write(ferry_stream *s, void *dst, const void *src, int64_t bytes);
+ferry_status ferry_device_read(ferry_stream *s, void *dst, const void *src, int64_t bytes);
+
 /* ---- kernels -------------------------------------------------------------------------------------------------- */
 
 /* A kernel call as data: what the compiler makes of a node, and what a backend runs. The emitted schedule uses the named
@@ -321,7 +326,9 @@ ferry_status ferry_batchnorm_train_dx(ferry_stream *s, ferry_dtype t, void *dx, 
 /* momentum: the share that y keeps of itself */
 ferry_status ferry_moving_average(ferry_stream *s, ferry_dtype t, void *y, const void *x, int64_t n, double momentum);
 
-/* ---- the optimizer: CPU work on an UPDATE stream, host memory only ---------------------------------------------- */
+/* ---- the optimizer ------------------------------------------------------------------------------------------------ *
+ * On an UPDATE stream: CPU work on host memory. ferry_sqnorm and ferry_adamw also run on a COMPUTE stream, on device memory
+ * (or pinned memory, by DHA), with the same bits. */
 
 typedef struct ferry_adamw_args {
     double lr, beta1, beta2, eps, weight_decay;

@@ -3,7 +3,7 @@
 # bytes of libferry make accesses visible that happen inside OpenBLAS or through two mappings of a page.
 . "${FERRY_SOURCE:?}/tests/e2e/lib.sh"
 quiet ferryc profile "$models/gpt2/loss-ts.onnx" --dim batch=4 --dim seq=32 --device "model:$FERRY_SOURCE/tests/data/mixed-device.yaml"
-quiet ferryc plan --mode '*mlp*=reload' --mode '*attn.c_proj*=dfgb' --mode '*ln*=dha' --mem-budget 2800K
+quiet ferryc plan --clip --mode '*mlp*=reload' --mode '*h.0.attn.c_attn*=resident' --mode '*attn.c_proj*=dfgb' --mode '*ln*=dha' --mem-budget 2800K
 quiet ferryc emit
 cat >drop.h <<'C'
 #include <ferry/ferry.h>

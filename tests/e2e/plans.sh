@@ -39,11 +39,14 @@ train reload --mode '*=reload' --mode '*wte*=dha' --mem-budget $((least * 115 / 
 expect 3 "least" ferryc plan --dry-run --mem-budget $((least - 4))K
 
 grep -q 'mode: dfgb' hand.yaml || fail "no DFGB in the plan by hand"
+train resident --mode '*=resident'
+train mixed --mode '*attn*=resident' --mode '*mlp*=reload' --mode '*ln*=dha'
+[ "$(grep -c 'mode: resident' resident.yaml)" = 15 ] || fail "not all units are resident"
 [ "$(grep -c 'mode: reload' reload.yaml)" -gt 10 ] || fail "hardly a reload in the plan by hand"
 grep -q 'load_window_bytes: [1-9]' reload.yaml || fail "no window of loads under a tight budget"
 for a in gfgb dha; do
     grep -q "mode: $a" memferry.yaml || fail "memferry does not mix modes: no $a"
 done
-for name in dha deepspeed memferry go0 go50 hand auto reload least; do
+for name in dha deepspeed memferry go0 go50 hand auto reload resident mixed least; do
     same_values native.jsonl $name.jsonl
 done

@@ -38,10 +38,19 @@ static inline Plan *random_plan(Arena *a, uint64_t *rng, const Graph *g)
         plan->unit[u].late = random_below(rng, 2) == 0;
         UnitPlan held = plan->unit[u];
         held.hold = (Hold)random_below(rng, HOLD_COUNT);
-        if (!plan_unit_fault(&g->unit[u], &held))
+        if (held.hold == HOLD_RESIDENT)
+            plan_set_mode(&g->unit[u], MODE_RESIDENT, &plan->unit[u]);
+        else if (!plan_unit_fault(&g->unit[u], &held))
             plan->unit[u] = held;
     }
     return plan;
+}
+
+/* Nothing lives on the GPU. */
+static inline void plans_leave_gpu(const Graph *g, Plan *plan)
+{
+    for (int u = 0; u < g->n_unit; u++)
+        plan->unit[u].hold = plan->unit[u].hold == HOLD_RESIDENT ? HOLD_STEP : plan->unit[u].hold;
 }
 
 #endif

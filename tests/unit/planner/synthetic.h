@@ -407,6 +407,13 @@ static inline Timing synthetic_timing(uint64_t *state, double ns)
     return (Timing){(int64_t)(ns * noise) + 1, 0};
 }
 
+/* Nothing can live on the GPU: the profile does not know how long updates take there. */
+static inline void synthetic_no_residents(Profile *p)
+{
+    for (int u = 0; u < p->n_unit; u++)
+        p->unit[u].resident_update.median_ns = -1;
+}
+
 /* Rates like those of one accelerator on a slow link: 40 TFLOP/s, 800 GB/s, 24 GB/s a direction, a CPU of 40 GB/s. */
 static inline Profile *synthetic_profile(Arena *a, const Graph *g, unsigned seed)
 {
@@ -476,6 +483,8 @@ static inline Profile *synthetic_profile(Arena *a, const Graph *g, unsigned seed
         UnitProfile *up = &p->unit[u];
         up->name = g->unit[u].name;
         up->load = synthetic_timing(&state, 6000 + (double)g->unit[u].bytes / 24);
+        up->resident_norm.median_ns = 4000 + g->unit[u].grad_bytes / 800;
+        up->resident_update.median_ns = 4000 + g->unit[u].grad_bytes * 7 / 800;
         if (g->unit[u].grad_bytes == 0)
             continue;
         up->store = synthetic_timing(&state, 6000 + (double)g->unit[u].grad_bytes / 24);

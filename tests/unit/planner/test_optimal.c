@@ -81,6 +81,7 @@ static void instance(Arena *a, uint64_t *rng, int blocks, Graph **g, Profile **p
                             .freeze_positions = random_below(rng, 2) == 0,
                             .seed = synthetic_random(rng)};
     synthetic_make_shape(a, shape, g, p);
+    synthetic_no_residents(*p);
     shake(*p, rng);
 }
 
@@ -127,6 +128,7 @@ static void model_is_the_timeline(void **state)
             plan->clip = domain.clip;
             plan->update_after_bp = false;
             plan->gradient_window_bytes = plan->load_window_bytes = 0;
+            plans_leave_gpu(g, plan);
             StepList *s;
             Timeline line;
             assert_int_equal(steps_build(&d, a, g, plan, &s), ST_OK);
@@ -166,7 +168,7 @@ static bool next_plan(const Graph *g, bool modes_only, UnitPlan *unit)
                 return true;
         }
         do { /* places and holds, but for those that no unit can have together */
-            unit[u].hold = (Hold)((unit[u].hold + 1) % HOLD_COUNT);
+            unit[u].hold = (Hold)((unit[u].hold + 1) % HOLD_RESIDENT); /* the model is without them */
             if (unit[u].hold == HOLD_STEP)
                 unit[u].first_gpu_use = (unit[u].first_gpu_use + 1) % (g->unit[u].n_use + 1);
         } while (plan_unit_fault(&g->unit[u], &unit[u]));
@@ -311,6 +313,7 @@ static void solver_needs_no_hint(void **state)
         Profile *p;
         SyntheticShape shape = {0, 64, 4, 200 + 50 * i, 2, 16, i % 2, (unsigned)i};
         synthetic_make_shape(a, shape, &g, &p);
+        synthetic_no_residents(p);
         (void)rng;
         LpDomain domain = {.clip = i % 3 == 0};
         int64_t best = brute_force(a, g, p, &domain, false);
@@ -351,6 +354,7 @@ static void bound_is_below_every_plan(void **state)
         int *choice = ARENA_NEW(a, int, m->n_group);
         for (int k = 0; k < 400; k++) {
             Plan *plan = random_plan(a, &rng, g);
+            plans_leave_gpu(g, plan);
             for (int u = 0; k % 2 && u < g->n_unit; u++)
                 plan->unit[u] = random_below(&rng, 4) == 0 ? plan->unit[u] : o.unit[u];
             assert_int_equal(lp_choices_of_plan(&d, m, plan->unit, choice), ST_OK);
@@ -369,6 +373,7 @@ static void rules_and_budgets(void **state)
     Graph *g;
     Profile *p;
     synthetic_make(a, 1, 3, &g, &p);
+    synthetic_no_residents(p);
     PlanOptions o = {.algorithm = "optimal", .reserve_factor = -1};
     Plan *free, *ruled, *plan;
     Diag d = {.quiet = true};

@@ -305,7 +305,10 @@ static void test_broken_programs(void **state)
         /* the plan changes under the list */
         int u = random_below(&rng, c.g->n_unit);
         UnitPlan kept = c.plan->unit[u];
-        c.plan->unit[u].first_gpu_use = kept.first_gpu_use == 0 ? c.g->unit[u].n_use : 0;
+        if (kept.hold == HOLD_RESIDENT)
+            c.plan->unit[u].hold = HOLD_STEP;
+        else
+            c.plan->unit[u].first_gpu_use = kept.first_gpu_use == 0 ? c.g->unit[u].n_use : 0;
         assert_int_equal(verify(&c, &d), ST_FAILED);
         c.plan->unit[u] = kept;
         if (c.g->unit[u].grad_bytes > 0) {

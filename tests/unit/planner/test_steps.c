@@ -67,13 +67,14 @@ static void test_program_order(void **state)
         assert_int_equal(node, g->node.count);
         for (int u = 0; u < g->n_unit; u++) {
             const UnitPlan *up = &plan->unit[u];
-            int loads = up->first_gpu_use < g->unit[u].n_use ? 1 + (up->hold == HOLD_RELOAD) : 0, first[3] = {-1, -1, -1};
+            bool resident = up->hold == HOLD_RESIDENT;
+            int loads = up->first_gpu_use < g->unit[u].n_use && !resident ? 1 + (up->hold == HOLD_RELOAD) : 0, first[3] = {-1, -1, -1};
             bool trainable = g->unit[u].grad_bytes > 0;
             int store = find_step(s, STEP_STORE, u),
                 adamw = find_step(s, STEP_ADAMW, u);
-            int sqnorm = find_step(s, STEP_SQNORM, u), last_write = -1;
+            int sqnorm = find_step(s, STEP_SQNORM, u), last_write = -1, last_read = -1;
             assert_int_equal(count_steps(s, STEP_LOAD, u), loads);
-            assert_int_equal(count_steps(s, STEP_STORE, u), trainable && up->grad == ON_GPU);
+            assert_int_equal(count_steps(s, STEP_STORE, u), trainable && up->grad == ON_GPU && !resident);
             assert_int_equal(count_steps(s, STEP_SQNORM, u), trainable);
             assert_int_equal(count_steps(s, STEP_ADAMW, u), trainable);
             for (int i = 0; i < s->n_step; i++) {
@@ -82,11 +83,13 @@ static void test_program_order(void **state)
                     if (k >= node_n_out(n) && unit_of_arg(g, n, k, TENSOR_PARAM) == u) {
                         static const BufferKind kind[] = {BUFFER_MASTER, BUFFER_PARAM, BUFFER_PARAM_BP};
                         int copy = plan_copy(&g->unit[u], up, use_index(g, n, u));
-                        assert_int_equal(copy > 0, use_index(g, n, u) >= up->first_gpu_use);
+                        assert_int_equal(copy > 0, use_index(g, n, u) >= up->first_gpu_use && !resident);
                         if (up->hold == HOLD_RELOAD && copy > 0)
                             assert_int_equal(copy == 2, n->phase == PHASE_BP);
                         const Buffer *b = &s->buffer[steps_arg_buffer(s, n, k)];
                         assert_int_equal(b->kind, kind[copy]);
+                        assert_int_equal(b->pool == POOL_DEVICE, copy > 0 || resident);
+                        last_read = i;
                         assert_int_equal(g->param[b->param].tensor, g->tensor.at[n->arg[k]].root);
                         first[copy] = first[copy] < 0 ? i : first[copy];
                     }
@@ -105,10 +108,19 @@ static void test_program_order(void **state)
                 }
             if (!trainable)
                 continue;
+            if (resident) { /* squares just after the last write, the update after the last read as well */
+                assert_int_equal(s->step[sqnorm].stream, STREAM_COMPUTE);
+                assert_int_equal(s->step[adamw].stream, STREAM_COMPUTE);
+                assert_true(sqnorm > last_write && sqnorm < norm && adamw > sqnorm && adamw > last_read);
+                assert_int_equal(plan->clip, adamw > norm);
+                for (int i = last_write + 1; i < sqnorm; i++)
+                    assert_true(s->step[i].kind == STEP_STORE || s->step[i].kind == STEP_SQNORM);
+                continue;
+            }
             if (up->grad == ON_GPU) {
                 assert_true(store > last_write);
                 for (int i = last_write + 1; i < store; i++)
-                    assert_int_equal(s->step[i].kind, STEP_STORE);
+                    assert_true(s->step[i].kind == STEP_STORE || s->step[i].kind == STEP_SQNORM);
             }
             assert_true(sqnorm < norm && sqnorm > last_write && sqnorm > store && adamw > sqnorm);
             if (plan->clip || up->late)
@@ -120,6 +132,8 @@ static void test_program_order(void **state)
         int last = -1;
         for (int i = 0; i < s->n_step; i++) {
             const Step *x = &s->step[i];
+            if (x->stream == STREAM_COMPUTE)
+                continue;
             if (x->kind == STEP_SQNORM) {
                 int arrival = find_step(s, STEP_STORE, x->unit);
                 for (int k = 0; arrival < 0 && k < i; k++) {
@@ -226,6 +240,7 @@ static void test_window(void **state)
         Plan *plan = random_plan(a, &rng, g);
         for (int u = 0; u < g->n_unit; u++)
             plan->unit[u].grad = ON_GPU;
+        plans_leave_gpu(g, plan);
         plan->gradient_window_bytes = 20000 + random_below(&rng, 100000);
         StepList *s, *free_list;
         Order o, free_order;
