@@ -42,7 +42,7 @@ expect 2 'nofolder' ferryc report -o nofolder/report.html
 expect 0 '' ferryc diff plan.yaml plan.yaml
 grep -q 'All 15 units are the same' stdout.txt || fail "$(cat stdout.txt)"
 expect 0 '' ferryc diff plan.yaml slow.yaml
-grep -qE '^~ m.transformer.h.1.mlp.c_fc +(gfgb|dfgb|reload) -> dha' stdout.txt || fail "$(cat stdout.txt)"
+grep -qE '^~ m.transformer.h.1.mlp.c_fc +(gfgb|dfgb|reload|resident) +-> dha' stdout.txt || fail "$(cat stdout.txt)"
 expect 0 '' ferryc diff plan.yaml slow.yaml --json
 [ "$(grep -c '"name"' stdout.txt)" -gt 5 ] || fail "$(cat stdout.txt)"
 expect 2 'which plans' ferryc diff plan.yaml

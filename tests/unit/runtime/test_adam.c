@@ -315,15 +315,67 @@ static void sums_in_the_fixed_order(void **state)
     assert_true(ferryi_sqnorm_scalar(FERRY_F64, g, 29) == want);
 }
 
+/* A COMPUTE stream takes device memory and gives the bits of the UPDATE stream, also through ordinary memory. */
+static void same_on_compute(void **state)
+{
+    bench *b = *state;
+    enum { N = 3 * FERRYI_UPDATE_BLOCK + 1237 };
+    const ferry_adamw_args args = {1e-3, 0.9, 0.999, 1e-8, 0.01, 3};
+    ferry_stream *compute;
+    ferry_pool *pool;
+    float *host[4];
+    double *sums;
+    void *p;
+    expect_ok(ferry_stream_open(b->device, FERRY_STREAM_COMPUTE, &compute));
+    expect_ok(ferry_pool_open(b->device, 4 * (int64_t)sizeof(float) * N, &pool));
+    expect_ok(ferry_host_alloc(b->device, 3 * (int64_t)sizeof(double), &p));
+    sums = p;
+    sums[2] = 0.37; /* a clip scale */
+    float *device = ferry_pool_at(pool, 0), *back = malloc(N * sizeof(float));
+    uint64_t random = 12345;
+    for (int k = 0; k < 4; k++) {
+        expect_ok(ferry_host_alloc(b->device, (int64_t)sizeof(float) * N, &p));
+        host[k] = p;
+        for (int i = 0; i < N; i++) {
+            random = random * 6364136223846793005u + 1442695040888963407u;
+            host[k][i] = (float)(random >> 40) / (float)(1 << 24) - (k == 2 ? 0 : 0.5f);
+        }
+        expect_ok(ferry_device_write(compute, device + (size_t)k * N, host[k], (int64_t)sizeof(float) * N));
+    }
+    expect_ok(ferry_sqnorm(b->stream, FERRY_F32, &sums[0], host[3], N));
+    expect_ok(ferry_adamw(b->stream, FERRY_F32, host[0], host[1], host[2], host[3], &sums[2], N, args));
+    expect_ok(ferry_stream_sync(b->stream));
+    expect_ok(ferry_sqnorm(compute, FERRY_F32, &sums[1], device + 3 * (size_t)N, N));
+    expect_ok(ferry_adamw(compute, FERRY_F32, device, device + N, device + 2 * (size_t)N, device + 3 * (size_t)N, &sums[2],
+                          N, args));
+    expect_ok(ferry_stream_sync(compute));
+    assert_memory_equal(&sums[0], &sums[1], sizeof(double));
+    for (int k = 0; k < 3; k++) {
+        expect_ok(ferry_device_read(compute, back, device + (size_t)k * N, (int64_t)sizeof(float) * N));
+        assert_memory_equal(back, host[k], N * sizeof(float));
+    }
+    expect_failure(ferry_device_read(NULL, back, device, 4), FERRY_USAGE, "the stream is NULL");
+    expect_failure(ferry_device_write(compute, back, device, 4), FERRY_USAGE, "not inside a pool");
+    free(back);
+    for (int k = 0; k < 4; k++)
+        ferry_host_free(b->device, host[k]);
+    ferry_host_free(b->device, sums);
+    ferry_pool_close(pool);
+    ferry_stream_close(compute);
+}
+
 static void refuses_wrong_calls(void **state)
 {
     bench *b = *state;
     double x[2] = {1, 2}, out;
     const ferry_adamw_args good = {1e-3, 0.9, 0.999, 1e-8, 0.01, 1};
-    ferry_stream *s = b->stream, *compute;
+    ferry_stream *s = b->stream, *compute, *load;
     expect_ok(ferry_stream_open(b->device, FERRY_STREAM_COMPUTE, &compute));
-    expect_failure(ferry_adamw(compute, FERRY_F64, x, x, x, x, NULL, 2, good), FERRY_USAGE, "not an UPDATE stream");
-    expect_failure(ferry_sqnorm(compute, FERRY_F64, &out, x, 2), FERRY_USAGE, "not an UPDATE stream");
+    expect_ok(ferry_stream_open(b->device, FERRY_STREAM_LOAD, &load));
+    expect_failure(ferry_adamw(load, FERRY_F64, x, x, x, x, NULL, 2, good), FERRY_USAGE,
+                   "neither an UPDATE nor a COMPUTE stream");
+    expect_failure(ferry_sqnorm(load, FERRY_F64, &out, x, 2), FERRY_USAGE, "neither an UPDATE nor a COMPUTE stream");
+    ferry_stream_close(load);
     expect_failure(ferry_grad_norm(compute, &out, &out, x, 2, 1), FERRY_USAGE, "not an UPDATE stream");
     ferry_stream_close(compute);
     expect_failure(ferry_adamw(NULL, FERRY_F64, x, x, x, x, NULL, 2, good), FERRY_USAGE, "NULL");
@@ -472,7 +524,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(follows_pytorch),           cmocka_unit_test(norms_are_exact),
         cmocka_unit_test(versions_agree_to_the_bit), cmocka_unit_test(sums_in_the_fixed_order),
-        cmocka_unit_test(refuses_wrong_calls),       cmocka_unit_test(works_on_pinned_memory),
+        cmocka_unit_test(same_on_compute),           cmocka_unit_test(works_on_pinned_memory),
+        cmocka_unit_test(refuses_wrong_calls),
         cmocka_unit_test(large_tensors_keep_their_bits), cmocka_unit_test(bf16_is_f32_rounded),
     };
     return cmocka_run_group_tests(tests, bench_open, bench_close);
