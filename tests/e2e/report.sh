@@ -47,7 +47,7 @@ expect 0 '' ferryc diff plan.yaml slow.yaml --json
 [ "$(grep -c '"name"' stdout.txt)" -gt 5 ] || fail "$(cat stdout.txt)"
 expect 2 'which plans' ferryc diff plan.yaml
 expect 2 'no.yaml' ferryc diff plan.yaml no.yaml
-sed 's/mode: gfgb/mode: fast/' plan.yaml >wrong.yaml
+sed '0,/mode: [a-z]*/s//mode: fast/' plan.yaml >wrong.yaml
 expect 4 'wrong.yaml:[0-9]+.*fast' ferryc diff plan.yaml wrong.yaml
 
 # ---- check: 0 passes, 5 regression, 1 not proved, 2 usage, 4 wrong data
