@@ -420,7 +420,9 @@ static void test_rounded(void **state)
             if (b->kind != BUFFER_ROUNDED)
                 continue;
             const Buffer *master = &c.s->buffer[c.s->master_buffer[b->param]];
-            assert_true(b->pool == POOL_HOST && b->preset && b->bytes == 2 * c.g->param[b->param].count);
+            bool resident = c.plan->unit[c.g->param[b->param].unit].hold == HOLD_RESIDENT;
+            assert_int_equal(b->pool, resident ? POOL_DEVICE : POOL_HOST);
+            assert_true(b->preset && b->bytes == 2 * c.g->param[b->param].count);
             assert_int_equal(master->bytes, 2 * b->bytes);
             written += x->kind == STEP_ADAMW;
             loaded += x->kind == STEP_LOAD;
