@@ -1,4 +1,4 @@
-/* bound.c - a time that no plan of this profile can beat, without contention. Three arguments; the bound is the
+/* bound.c - a time that no plan of this profile can beat, without contention. Four arguments; the bound is the
  * largest.
  *
  * 1. A resource. In one period the compute stream runs every kernel once, the load engine every load, the store engine
@@ -22,7 +22,13 @@
  * last write The period is therefore at least that compute time, each kernel with its fastest placement, plus the
  * square sums and updates of S. When the norm is clipped every update waits for every gradient and for the norm: a is
  * then the last of all, S holds every unit up to b, and of the square sums only that of a comes surely in between, then
- * the norm. */
+ * the norm. *
+ * 4. The units that can live on the GPU. One that does not closes a cycle of its own, as in 3 with S = {u}: the period is at
+ * least c(u). One that does adds g(u), its square sum and update, to the compute stream, whose period is otherwise at least C, each
+ * kernel with its fastest placement. So all units with c(u) > period live on the GPU, and period >= C + sum of their g(u). With
+ * the units in descending order of c(u), the period lies between c(j) and c(j - 1) for some j, and is then at least
+ * max(C + sum of g(i) for i < j, c(j)): the bound is the least of these over j. With clipping a cycle starts at the last of all
+ * gradients, and has the norm in it. */
 #include "planner/plan_search.h"
 
 #include <stdlib.h>
@@ -198,11 +204,38 @@ typedef struct Loop {
     int64_t from_use_ns; /* compute from the start of the step to the start of its first use, fastest placement */
     int64_t to_write_ns; /* the same to the start of the segment with its last gradient write */
     int64_t enter_ns;    /* what its first use takes after its update beyond its fastest time: the load, or DHA */
+    int64_t cycle_ns;    /* argument 4: c(u) */
 } Loop;
 
 static int by_first_use(const void *x, const void *y)
 {
     return ((const Loop *)x)->first_use - ((const Loop *)y)->first_use;
+}
+
+static int by_cycle(const void *x, const void *y)
+{
+    int64_t a = ((const Loop *)x)->cycle_ns, b = ((const Loop *)y)->cycle_ns;
+    return (b > a) - (b < a);
+}
+
+/* Argument 4 for loops of units that can live on the GPU. last_ns: compute from the start of the step to the segment with the
+ * last of all gradient writes. */
+static void home_bound(const Facts *f, Loop *loop, int n, bool clip, int64_t compute_ns, int64_t last_ns, int64_t *out)
+{
+    for (int i = 0; i < n; i++) {
+        const UnitProfile *u = &f->p->unit[loop[i].unit];
+        loop[i].cycle_ns = loop[i].enter_ns - loop[i].from_use_ns + u->update.median_ns +
+                           (clip ? last_ns + f->p->clip.median_ns : loop[i].to_write_ns + u->norm.median_ns);
+    }
+    qsort(loop, (size_t)n, sizeof *loop, by_cycle);
+    int64_t best = INT64_MAX;
+    for (int j = 0; j <= n; j++) {
+        int64_t cycle = j < n ? loop[j].cycle_ns : 0;
+        best = min64(best, compute_ns > cycle ? compute_ns : cycle);
+        compute_ns += j < n ? gpu_ns(f->g, f->p, loop[j].unit) : 0;
+    }
+    if (best > *out)
+        *out = best;
 }
 
 static Status cycle_bound(Diag *d, Arena *a, const Facts *f, bool clip, int64_t *out)
@@ -211,8 +244,8 @@ static Status cycle_bound(Diag *d, Arena *a, const Facts *f, bool clip, int64_t 
     const Profile *p = f->p;
     int n_seg = g->n_segment;
     int64_t *fp_at = ARENA_NEW(a, int64_t, n_seg + 1), *bp_at = ARENA_NEW(a, int64_t, n_seg + 1);
-    Loop *loop = ARENA_NEW(a, Loop, g->n_unit);
-    if (!fp_at || !bp_at || !loop)
+    Loop *loop = ARENA_NEW(a, Loop, g->n_unit), *home = ARENA_NEW(a, Loop, g->n_unit);
+    if (!fp_at || !bp_at || !loop || !home)
         return diag_oom(d);
     /* Start of each segment's forward and backward, everything at its fastest. */
     int64_t now = 0;
@@ -224,10 +257,11 @@ static Status cycle_bound(Diag *d, Arena *a, const Facts *f, bool clip, int64_t 
         bp_at[s] = now;
         now += least(f, s, PHASE_BP);
     }
-    int n = 0;
+    int n = 0, n_home = 0;
+    int64_t last_ns = 0;
     for (int u = 0; u < g->n_unit; u++) {
         const Unit *unit = &g->unit[u];
-        if (unit->grad_bytes == 0 || unit->n_use == 0 || unit->use[0].phase != PHASE_FP || plan_can_reside(g, p, u))
+        if (unit->grad_bytes == 0 || unit->n_use == 0 || unit->use[0].phase != PHASE_FP)
             continue;
         int l = unit->use[0].layer;
         Loop it = {.unit = u, .first_use = g->layer[l].node, .last_write = -1, .from_use_ns = fp_at[2 * l + 1]};
@@ -248,8 +282,13 @@ static Status cycle_bound(Diag *d, Arena *a, const Facts *f, bool clip, int64_t 
             it.enter_ns = min64(p->unit[u].load.median_ns + t->fp[ON_GPU].median_ns, t->fp[ON_HOST].median_ns) -
                           layer_fp_least(t);
         }
-        loop[n++] = it;
+        last_ns = it.to_write_ns > last_ns ? it.to_write_ns : last_ns;
+        if (plan_can_reside(g, p, u))
+            home[n_home++] = it;
+        else
+            loop[n++] = it;
     }
+    home_bound(f, home, n_home, clip, now, last_ns, out);
     qsort(loop, (size_t)n, sizeof *loop, by_first_use);
     int last = 0;
     for (int i = 1; i < n; i++)

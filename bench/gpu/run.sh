@@ -57,6 +57,7 @@ json() { # KEY FILE: a number from JSON
 plan_options() { # ALGORITHM[:FACTOR]
     case $1 in
     *:*) echo "--algorithm ${1%:*} --reserve-factor ${1#*:}" ;;
+    reload | resident) echo "--algorithm native-offload --mode *=$1" ;;
     *) echo "--algorithm $1" ;;
     esac
 }
@@ -112,8 +113,8 @@ part_tiny() {
             say "tiny $precision: not supported: $(tail -n 1 "$work/tiny.err")"
             continue
         fi
-        local kinds="$algorithms clip"
-        [ $precision = fp64 ] && kinds="auto memferry"
+        local kinds="$algorithms reload resident clip"
+        [ $precision = fp64 ] && kinds="auto memferry resident"
         for a in $kinds; do
             name=tiny-$precision-${a/:/-}
             if [ "$a" = clip ]; then
