@@ -254,8 +254,8 @@ static ferry_status npy_parse(ferry_npy *f)
         return ferryi_fail(FERRY_BAD_DATA, "%s: %s needs %lld bytes of elements, the file has %lld", path, shape,
                            (long long)bytes, (long long)found);
     }
-    const uint8_t *data = map->at + start + length;
-    if ((uintptr_t)data % ferry_dtype_bytes(f->tensor.dtype) != 0 && bytes > 0) {
+    const uint8_t *data = bytes > 0 ? map->at + start + length : map->at; /* without elements, any aligned address */
+    if ((uintptr_t)data % ferry_dtype_bytes(f->tensor.dtype) != 0) {
         f->copy = malloc((size_t)bytes);
         if (f->copy == NULL) {
             return ferryi_fail(FERRY_FAILED, "%s: out of memory for %lld bytes", path, (long long)bytes);

@@ -262,8 +262,8 @@ static ferry_status keep_entries(ferry_weights *w, const char *path, const entry
         w->by_name[i] = i;
         w->count = i + 1;
         int64_t bytes = e[i].end - e[i].begin;
-        if ((uintptr_t)t->data % ferry_dtype_bytes(t->dtype) != 0 && bytes > 0) {
-            w->copy[i] = malloc((size_t)bytes);
+        if ((uintptr_t)t->data % ferry_dtype_bytes(t->dtype) != 0) {
+            w->copy[i] = malloc((size_t)bytes + 1); /* an aligned address also without elements */
             if (w->copy[i] == NULL) {
                 return out_of_memory(path);
             }

@@ -88,6 +88,8 @@ static void takes_other_spellings(void **state)
         {"{'fortran_order':True,'shape':(3,),'descr':'<f4'}", 12, FERRY_F32, 1},
         {"{'descr': '<f8', 'fortran_order': False, 'shape': (), }      \n", 8, FERRY_F64, 0},
         {"{'descr': '|V2', 'fortran_order': False, 'shape': (1, 0, 7), }", 0, FERRY_BF16, 3},
+        {"{'descr': '<f4', 'fortran_order': False, 'shape': (0, 3), }   ", 0, FERRY_F32, 2},
+        {"{'descr': '<f8', 'fortran_order': False, 'shape': (0,), }", 0, FERRY_F64, 1},
         {"{'descr': '|b1', 'fortran_order': False, 'shape': (5,), }", 5, FERRY_BOOL, 1},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {

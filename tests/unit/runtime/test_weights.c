@@ -174,6 +174,7 @@ static void takes_other_spellings(void **state)
     assert_string_equal(ferry_weights_at(w, 1)->name, "b");
     assert_string_equal(ferry_weights_at(w, 2)->name, "c");
     expect_tensor(w, "b", FERRY_F32, 1, (const int64_t[]){2}, (const float[]){0, 0}, 8);
+    expect_tensor(w, "c", FERRY_F64, 2, (const int64_t[]){3, 0}, NULL, 0);
     ferry_weights_close(w);
     expect_ok(ferry_weights_open(made("{\"__metadata__\":{}}", 0), &w));
     ferry_weights_close(w);
