@@ -46,6 +46,17 @@ static void reason(const Problem *pr, const Plan *plan, int unit, Text *to)
     const UnitPlan *c = &plan->unit[unit];
     int64_t load = pr->profile->unit[unit].load.median_ns;
     int64_t all = problem_dha_cost_ns(pr, unit, u->n_use), before = problem_dha_cost_ns(pr, unit, c->first_gpu_use);
+    if (c->hold == HOLD_RESIDENT) {
+        const UnitProfile *t = &pr->profile->unit[unit];
+        text_add(to, "%s of GPU memory and the optimizer's state save a load of %s", size_print(s, u->bytes),
+                 time_print(b, load));
+        if (u->grad_bytes > 0)
+            text_add(to, ", a store of %s and %s of the CPU's update for %s on the GPU", time_print(a, t->store.median_ns),
+                     time_print(b, t->norm.median_ns + t->update.median_ns),
+                     time_print(s, t->resident_norm.median_ns + t->resident_update.median_ns));
+        text_add(to, u->grad_bytes > 0 ? "" : "; frozen");
+        return;
+    }
     if (c->hold == HOLD_RELOAD)
         text_add(to, "two loads of %s save %s of GPU memory between the passes", time_print(a, load),
                  size_print(s, u->bytes));
@@ -71,8 +82,8 @@ static void reason(const Problem *pr, const Plan *plan, int unit, Text *to)
     text_add(to, "; updated %s", c->late || plan->update_after_bp ? "after the backward pass" : "as gradients arrive");
 }
 
-/* The alternatives of a unit that differ in one choice; at most n_use + 4. */
-static int alternatives(const Graph *g, const Plan *plan, int unit, Change *out)
+/* The alternatives of a unit that differ in one choice; at most n_use + 5. */
+static int alternatives(const Graph *g, const Profile *p, const Plan *plan, int unit, Change *out)
 {
     const Unit *u = &g->unit[unit];
     const UnitPlan *c = &plan->unit[unit];
@@ -91,7 +102,12 @@ static int alternatives(const Graph *g, const Plan *plan, int unit, Change *out)
         describe_place(g, u, &out[n].to, out[n].what, sizeof out[n].what);
         n++;
     }
-    if (u->grad_bytes == 0)
+    out[n].to = *c;
+    if (c->hold != HOLD_RESIDENT && plan_can_reside(g, p, unit) && plan_set_mode(u, MODE_RESIDENT, &out[n].to)) {
+        snprintf(out[n].what, sizeof out[n].what, "resident");
+        n++;
+    }
+    if (u->grad_bytes == 0 || c->hold == HOLD_RESIDENT) /* where that lives its gradient lives, and its update is there */
         return n;
     out[n].to = *c;
     out[n].to.grad = c->grad == ON_GPU ? ON_HOST : ON_GPU;
@@ -116,10 +132,10 @@ static Status explain_unit(Diag *d, Arena *a, const Problem *pr, Plan *work, int
              work->unit[unit].late ? "late" : "early");
     reason(pr, work, unit, to);
     text_add(to, "\n");
-    Change *change = ARENA_NEW(a, Change, u->n_use + 4);
+    Change *change = ARENA_NEW(a, Change, u->n_use + 5);
     if (!change)
         return diag_oom(d);
-    int n = alternatives(g, work, unit, change);
+    int n = alternatives(g, pr->profile, work, unit, change);
     if (n == 0)
         return ST_OK;
     const UnitPlan was = work->unit[unit];

@@ -36,7 +36,7 @@ expect 2 'zzz' ferryc plan --mode 'zzz*=dha'
 expect 2 'optimal|algorithm' ferryc plan --algorithm magic
 expect 3 'least' ferryc plan --mem-budget 64K
 [ ! -e plan.yaml ] || fail "a plan was written although none fits"
-expect 3 'host' ferryc plan --host-budget 64K
+expect 3 'host' ferryc plan --host-budget 1K # with everything on the GPU only inputs and results are left
 expect 0 '' ferryc plan
 expect 0 '' ferryc emit
 
