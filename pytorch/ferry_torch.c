@@ -8,7 +8,6 @@
 
 #include <pthread.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <sys/types.h>
 
 #define EXPORT __attribute__((visibility("default")))
@@ -23,13 +22,13 @@ static ferry_stitch *_Atomic allocator[MAX_DEVICES];
 static ferry_stitch_options options = {.worker = true};
 static check_function raise_unless;
 
+/* Does not return where the helper gave a function that raises; else the message is all, and the caller returns its failure. */
 static void fail(const char *function, const char *message)
 {
     if (raise_unless != NULL) {
         raise_unless(false, function, __FILE__, __LINE__, message);
     }
     fprintf(stderr, "ferry_torch: %s: %s\n", function, message);
-    abort();
 }
 
 /* NULL: ferry_error() says why. */
@@ -61,12 +60,14 @@ EXPORT void ferry_torch_setup(check_function raise, int64_t limit_bytes, int64_t
     options.max_sblocks = max_sblocks;
 }
 
+/* NULL after a failure that nothing raised. */
 EXPORT void *ferry_torch_alloc(ssize_t bytes, int device, void *stream)
 {
     void *at = NULL;
     ferry_stitch *s = get(device);
     if (s == NULL || ferry_stitch_alloc(s, bytes, stream, &at) != FERRY_OK) {
         fail("ferry_torch_alloc", ferry_error());
+        return NULL;
     }
     return at;
 }
@@ -111,6 +112,7 @@ EXPORT void ferry_torch_empty_cache(void)
         ferry_stitch *s = allocator[i];
         if (s != NULL && ferry_stitch_trim(s, NULL) != FERRY_OK) {
             fail("ferry_torch_empty_cache", ferry_error());
+            return;
         }
     }
 }
