@@ -363,7 +363,7 @@ ferry_status ferry_stitch_use(ferry_stitch *s, void *address, void *stream)
     pthread_mutex_lock(&s->lock);
     live *e = stitch_find(s, address);
     ferry_status status = e->address != NULL ? FERRY_OK : not_live("ferry_stitch_use", address);
-    bool known = status != FERRY_OK || e->queue->stream == stream;
+    bool known = status != FERRY_OK || (!e->queue->closed && e->queue->stream == stream);
     for (const use *u = known ? NULL : e->uses; u != NULL; u = u->next) {
         known = known || u->stream == stream;
     }
@@ -398,9 +398,9 @@ static ferry_status come_to_rest(ferry_stitch *s)
         pthread_cond_wait(&s->calm, &s->lock);
     }
     for (queue *q = s->queues; q != NULL; q = q->next) {
-        ferry_status status = s->device.event_record(s->device.self, q->stream, &q->event);
+        ferry_status status = stitch_record(s, q, &q->event);
         if (status == FERRY_OK) {
-            status = s->device.event_sync(s->device.self, q->event);
+            status = stitch_event_sync(s, q->event);
         }
         if (status != FERRY_OK) {
             return status;

@@ -25,7 +25,7 @@
  *
  * Streams. A freed block is used again by its stream at once, as the order of the stream permits. Another stream gets
  * it when the work that the first had enqueued by then is known to be complete, or in S5 by waiting for it on the
- * device.
+ * device. A stream that was given to alloc or use has to exist until ferry_stitch_stream_close or ferry_stitch_close.
  *
  * Threads: all functions may be called by several threads, except open and close.
  *
@@ -105,6 +105,9 @@ ferry_status ferry_stitch_free(ferry_stitch *s, void *address);
 /* The block is also used on `stream` (PyTorch's record_stream): when it is freed, it waits for what that stream has
  * enqueued by then. */
 ferry_status ferry_stitch_use(ferry_stitch *s, void *address, void *stream);
+/* Before a stream is destroyed: waits for its work, and does not touch it again. Its live blocks stay; what it has
+ * freed is there for other streams at once. A stream that was never seen is none to the allocator: FERRY_OK. */
+ferry_status ferry_stitch_stream_close(ferry_stitch *s, void *stream);
 /* Gives all chunks back that hold nothing; waits for the device. *out_bytes (may be NULL) is what went back. */
 ferry_status ferry_stitch_trim(ferry_stitch *s, int64_t *out_bytes);
 

@@ -66,6 +66,7 @@ struct queue {
     uint64_t done;     /* frees that are known to be complete on the device */
     void *event;
     bool pending; /* event is recorded and not known to be done */
+    bool closed;  /* the stream is gone and its work complete; another stream may take the queue over */
 };
 
 typedef struct piece {
@@ -223,6 +224,11 @@ int stitch_chunks_release(ferry_stitch *s, int arena, int64_t at, int64_t bytes)
 /* ---- stitch_stream.c: streams ------------------------------------------------------------------------------------ */
 
 ferry_status stitch_queue_get(ferry_stitch *s, void *stream, queue **out);
+/* Records an event (made when *event is NULL) behind the work of the queue's stream; of a closed one there is none, and
+ * *event stays as it is. An event that is NULL is done. */
+ferry_status stitch_record(ferry_stitch *s, const queue *q, void **event);
+bool stitch_event_done(ferry_stitch *s, void *event);
+ferry_status stitch_event_sync(ferry_stitch *s, void *event);
 /* What other queues have freed, if the device is done with it, becomes q's, up to `bytes`. wait: q's stream waits for
  * it. */
 int64_t stitch_adopt(ferry_stitch *s, queue *q, int64_t bytes, bool wait);

@@ -135,7 +135,7 @@ void stitch_pool_free(ferry_stitch *s, sblock *sb)
 ferry_status stitch_pool_drop(ferry_stitch *s, sblock *sb)
 {
     sb->event = stitch_event_take(s);
-    ferry_status status = s->device.event_record(s->device.self, sb->queue->stream, &sb->event);
+    ferry_status status = stitch_record(s, sb->queue, &sb->event);
     if (status != FERRY_OK) {
         stitch_event_give(s, sb->event);
         sb->event = NULL;
@@ -184,7 +184,7 @@ void stitch_pool_tend(ferry_stitch *s, bool wait)
     sblock *mine = NULL;
     for (sblock **link = &s->dropped; *link != NULL;) {
         sblock *sb = *link;
-        if (wait || s->device.event_done(s->device.self, sb->event)) {
+        if (wait || stitch_event_done(s, sb->event)) {
             *link = sb->next;
             sb->next = mine;
             mine = sb;
@@ -198,7 +198,7 @@ void stitch_pool_tend(ferry_stitch *s, bool wait)
         mine = sb->next;
         pthread_mutex_unlock(&s->lock);
         if (wait) {
-            (void)s->device.event_sync(s->device.self, sb->event);
+            (void)stitch_event_sync(s, sb->event);
         }
         bool unmapped = stitch_sblock_unmap(s, sb);
         pthread_mutex_lock(&s->lock);
@@ -277,7 +277,7 @@ void stitch_pool_close(ferry_stitch *s)
     while (s->dropped != NULL) {
         sblock *sb = s->dropped;
         s->dropped = sb->next;
-        s->device.event_close(s->device.self, sb->event);
+        stitch_event_give(s, sb->event);
         (void)stitch_sblock_unmap(s, sb);
         s->device.unreserve(s->device.self, sb->address, sb->reserved_bytes);
         stitch_sblock_free(sb);

@@ -28,21 +28,45 @@ void stitch_event_give(ferry_stitch *s, void *event)
     s->events[s->spare_events++] = event;
 }
 
+ferry_status stitch_record(ferry_stitch *s, const queue *q, void **event)
+{
+    return q->closed ? FERRY_OK : s->device.event_record(s->device.self, q->stream, event);
+}
+
+bool stitch_event_done(ferry_stitch *s, void *event)
+{
+    return event == NULL || s->device.event_done(s->device.self, event);
+}
+
+ferry_status stitch_event_sync(ferry_stitch *s, void *event)
+{
+    return event == NULL ? FERRY_OK : s->device.event_sync(s->device.self, event);
+}
+
 /* ---- queues ------------------------------------------------------------------------------------------------------ */
 
 ferry_status stitch_queue_get(ferry_stitch *s, void *stream, queue **out)
 {
-    for (queue **link = &s->queues; *link != NULL; link = &(*link)->next) {
-        queue *q = *link;
-        if (q->stream == stream) {
-            *link = q->next;
-            q->next = s->queues;
-            s->queues = q;
-            *out = q;
-            return FERRY_OK;
-        }
+    queue **closed = NULL, **link = &s->queues;
+    while (*link != NULL && ((*link)->closed || (*link)->stream != stream)) {
+        closed = (*link)->closed ? link : closed;
+        link = &(*link)->next;
     }
-    queue *q = calloc(1, sizeof(*q));
+    link = *link == NULL && closed != NULL ? closed : link;
+    queue *q = *link;
+    if (q != NULL) {
+        if (q->closed) { /* a new stream */
+            q->closed = false;
+            q->stream = stream;
+            q->done = q->frees;
+        }
+        *link = q->next;
+        q->next = s->queues;
+        s->queues = q;
+        *out = q;
+        return FERRY_OK;
+    }
+    q = calloc(1, sizeof(*q));
     if (q == NULL) {
         return ferryi_fail(FERRY_FAILED, "ferry_stitch: no host memory");
     }
@@ -56,8 +80,11 @@ ferry_status stitch_queue_get(ferry_stitch *s, void *stream, queue **out)
 /* Brings `done` up to date; asks for an event where there is something to wait for. */
 static void look(ferry_stitch *s, queue *q)
 {
+    if (q->closed) {
+        q->done = q->frees;
+    }
     if (!q->pending && q->done < q->frees) {
-        q->pending = s->device.event_record(s->device.self, q->stream, &q->event) == FERRY_OK;
+        q->pending = stitch_record(s, q, &q->event) == FERRY_OK;
         q->recorded = q->frees;
     }
     if (q->pending && s->device.event_done(s->device.self, q->event)) {
@@ -93,9 +120,9 @@ int64_t stitch_adopt(ferry_stitch *s, queue *q, int64_t bytes, bool wait)
         }
         look(s, from);
         adopted += adopt_from(s, from, q, bytes - adopted, from->done, 0);
-        if (wait && adopted < bytes && from->free_bytes > 0) {
+        if (wait && !from->closed && adopted < bytes && from->free_bytes > 0) {
             void *event = stitch_event_take(s);
-            if (s->device.event_record(s->device.self, from->stream, &event) == FERRY_OK &&
+            if (stitch_record(s, from, &event) == FERRY_OK &&
                 s->device.event_wait(s->device.self, q->stream, event) == FERRY_OK) {
                 /* complete in the order of q's stream, not for others */
                 adopted += adopt_from(s, from, q, bytes - adopted, from->frees, ++q->frees);
@@ -105,6 +132,49 @@ int64_t stitch_adopt(ferry_stitch *s, queue *q, int64_t bytes, bool wait)
     }
     s->stats.adopted_bytes += adopted;
     return adopted;
+}
+
+ferry_status ferry_stitch_stream_close(ferry_stitch *s, void *stream)
+{
+    if (s == NULL) {
+        return ferryi_fail(FERRY_USAGE, "ferry_stitch_stream_close: the allocator is NULL");
+    }
+    pthread_mutex_lock(&s->lock);
+    queue *q = s->queues;
+    while (q != NULL && (q->closed || q->stream != stream)) {
+        q = q->next;
+    }
+    bool seen = q != NULL;
+    for (int64_t i = 0; i < s->capacity && !seen; i++) {
+        for (const use *u = s->table[i].address != NULL ? s->table[i].uses : NULL; u != NULL; u = u->next) {
+            seen = seen || u->stream == stream;
+        }
+    }
+    void *event = seen ? stitch_event_take(s) : NULL;
+    ferry_status status = seen ? s->device.event_record(s->device.self, stream, &event) : FERRY_OK;
+    if (status == FERRY_OK) {
+        status = stitch_event_sync(s, event);
+    }
+    stitch_event_give(s, event);
+    if (status == FERRY_OK && q != NULL) {
+        q->closed = true;
+        q->pending = false;
+        q->done = q->frees;
+    }
+    for (int64_t i = 0; i < s->capacity && status == FERRY_OK && seen; i++) {
+        for (use **link = &s->table[i].uses; s->table[i].address != NULL && *link != NULL;) {
+            use *u = *link;
+            if (u->stream == stream) {
+                *link = u->next;
+                stitch_event_give(s, u->event);
+                free(u);
+            } else {
+                link = &u->next;
+            }
+        }
+    }
+    pthread_mutex_unlock(&s->lock);
+    return status;
 }
 
 /* ---- blocks that several streams use ----------------------------------------------------------------------------- */
@@ -146,8 +216,7 @@ ferry_status stitch_wait_later(ferry_stitch *s, const live *block)
 static bool ready(ferry_stitch *s, const pending *p, bool wait)
 {
     for (const use *u = p->block.uses; u != NULL; u = u->next) {
-        if (wait ? s->device.event_sync(s->device.self, u->event) != FERRY_OK
-                 : !s->device.event_done(s->device.self, u->event)) {
+        if (wait ? stitch_event_sync(s, u->event) != FERRY_OK : !stitch_event_done(s, u->event)) {
             return false;
         }
     }

@@ -38,6 +38,7 @@ typedef struct test_device {
     int maps;
     test_unit *unit;
     int64_t enqueued[TEST_STREAMS], completed[TEST_STREAMS];
+    bool closed[TEST_STREAMS];                 /* until its handle is that of a new stream */
     int64_t known[TEST_STREAMS][TEST_STREAMS]; /* known[b][a]: work of a that b's next work comes after */
     struct test_wait {
         int64_t after, known[TEST_STREAMS]; /* work of the stream that is enqueued before the wait */
@@ -220,6 +221,9 @@ static ferry_status test_event_record(void *self, void *stream, void **event)
     if (d->modelled) {
         test_event *e = *event;
         e->stream = test_stream_index(stream);
+        if (d->closed[e->stream]) {
+            test_wrong(d, "recorded on a stream that is gone");
+        }
         e->at = d->enqueued[e->stream];
         memcpy(e->known, d->known[e->stream], sizeof(e->known));
     }
@@ -250,6 +254,9 @@ static ferry_status test_event_wait(void *self, void *stream, void *event)
         const test_event *e = event;
         int index = test_stream_index(stream);
         int64_t *known = d->known[index];
+        if (d->closed[index]) {
+            test_wrong(d, "a stream that is gone is to wait");
+        }
         for (int i = 0; i < TEST_STREAMS; i++) {
             known[i] = e->known[i] > known[i] ? e->known[i] : known[i];
         }

@@ -107,6 +107,7 @@ static void run_right(run *r)
 
 static ferry_status run_alloc(run *r, int64_t bytes, int stream)
 {
+    r->device.closed[stream] = false;
     block b = {
         .bytes = bytes, .stream = stream, .used = 1u << stream, .tag = draw(&r->seed) << 20 | (uint64_t)r->next_owner};
     void *at;
@@ -147,9 +148,27 @@ static ferry_status run_free(run *r, int i)
 
 static void run_use(run *r, int i, int stream)
 {
+    r->device.closed[stream] = false;
     OK(ferry_stitch_use(r->s, r->block[i].at, test_stream(stream)));
     r->block[i].used |= 1u << stream;
     r->device.enqueued[stream]++;
+}
+
+static ferry_status run_stream_close(run *r, int stream)
+{
+    test_device *d = &r->device;
+    bool seen = d->enqueued[stream] > 0 && !d->closed[stream];
+    ferry_status status = ferry_stitch_stream_close(r->s, test_stream(stream));
+    if (status != FERRY_OK) {
+        return status;
+    }
+    assert_true(!seen || d->completed[stream] == d->enqueued[stream]);
+    d->closed[stream] = true;
+    for (int i = 0; i < r->count; i++) {
+        r->block[i].used &= ~(1u << stream);
+    }
+    run_right(r);
+    return FERRY_OK;
 }
 
 static void run_refusals(run *r)
@@ -174,6 +193,7 @@ static void run_refusals(run *r)
 
 static void run_step(run *r, int64_t most)
 {
+    uint64_t rare = draw(&r->seed);
     test_device *d = &r->device;
     uint64_t kind = draw(&r->seed) % 100;
     int stream = (int)(draw(&r->seed) % 8);
@@ -185,6 +205,8 @@ static void run_step(run *r, int64_t most)
         OK(run_free(r, i));
     } else if (kind < 96 && r->count > 0) {
         run_use(r, i, stream);
+    } else if (kind == 96 && rare % 8 == 0) {
+        OK(run_stream_close(r, stream));
     } else {
         int64_t left = d->enqueued[stream] - d->completed[stream];
         test_complete(d, stream,
@@ -350,6 +372,39 @@ static void test_streams(void **state)
     OK(run_alloc(&r, CHUNK, 3)); /* S5 waits for stream 1 */
     assert_int_equal(r.device.completed[1], r.device.enqueued[1]);
     run_right(&r);
+    run_close(&r);
+}
+
+/* A stream that is gone: what it freed is anyone's, what it holds stays, and nothing is asked of it again. */
+static void test_stream_close(void **state)
+{
+    (void)state;
+    static run r;
+    ferry_stitch_stats stats;
+    run_open(&r, 1, 32 * CHUNK, NULL);
+    OK(run_stream_close(&r, 1)); /* never seen */
+    OK(run_alloc(&r, 8 * CHUNK, 1));
+    OK(run_alloc(&r, 8 * CHUNK, 1));
+    OK(run_alloc(&r, 8 * CHUNK, 2));
+    run_use(&r, 2, 1);
+    OK(run_free(&r, 0)); /* the last of them is at index 0 now */
+    OK(run_stream_close(&r, 1));
+    assert_int_equal(r.device.completed[1], r.device.enqueued[1]);
+    OK(run_alloc(&r, 8 * CHUNK, 2)); /* what stream 1 freed */
+    ferry_stitch_get_stats(r.s, &stats);
+    assert_int_equal(stats.reserved_bytes, 24 * CHUNK);
+    assert_int_equal(stats.state[4], 0);
+    OK(run_free(&r, 1));             /* stream 1's, after its end */
+    OK(run_free(&r, 0));             /* used by stream 1 */
+    OK(run_alloc(&r, 8 * CHUNK, 3)); /* stream 3 takes the queue over */
+    ferry_stitch_get_stats(r.s, &stats);
+    assert_int_equal(stats.reserved_bytes, 24 * CHUNK);
+    OK(run_alloc(&r, 16 * CHUNK, 1)); /* a new stream of the same handle */
+    OK(ferry_stitch_trim(r.s, NULL));
+    OK(run_stream_close(&r, 3));
+    run_right(&r);
+    VALID(r.s);
+    assert_int_equal(ferry_stitch_stream_close(NULL, NULL), FERRY_USAGE);
     run_close(&r);
 }
 
@@ -544,8 +599,9 @@ static void test_threads(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_arguments), cmocka_unit_test(test_states),        cmocka_unit_test(test_streams),
-        cmocka_unit_test(test_random),    cmocka_unit_test(test_failing_calls), cmocka_unit_test(test_threads),
+        cmocka_unit_test(test_arguments),    cmocka_unit_test(test_states), cmocka_unit_test(test_streams),
+        cmocka_unit_test(test_stream_close), cmocka_unit_test(test_random), cmocka_unit_test(test_failing_calls),
+        cmocka_unit_test(test_threads),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
