@@ -4,7 +4,9 @@
 
 #include <pthread.h>
 #include <setjmp.h>
+#include <signal.h>
 #include <stdarg.h>
+#include <sys/resource.h>
 #include <cmocka.h>
 
 #define OK(call) assert_int_equal(call, FERRY_OK)
@@ -442,6 +444,59 @@ static void test_arguments(void **state)
     ferry_stitch_close(NULL);
 }
 
+/* The host's memory as it is, with streams that are always idle. */
+static void test_host(void **state)
+{
+    (void)state;
+    ferry_stitch_device device;
+    ferry_stitch_stats stats;
+    ferry_stitch *s;
+    void *a, *b, *c;
+    OK(ferry_stitch_host(CHUNK, 16 * CHUNK, true, &device));
+    assert_int_equal(device.capacity_bytes, 16 * CHUNK);
+    OK(ferry_stitch_open(&device, NULL, &s));
+    OK(ferry_stitch_alloc(s, 8 * CHUNK, test_stream(1), &a));
+    OK(ferry_stitch_alloc(s, 8 * CHUNK, test_stream(2), &b));
+    memset(a, 1, 8 * CHUNK);
+    memset(b, 2, 8 * CHUNK);
+    OK(ferry_stitch_use(s, a, test_stream(2)));
+    OK(ferry_stitch_free(s, a));
+    OK(ferry_stitch_alloc(s, 8 * CHUNK, test_stream(3), &c)); /* another stream's, which is idle */
+    assert_int_equal(((char *)b)[8 * CHUNK - 1], 2);
+    assert_int_equal(ferry_stitch_alloc(s, CHUNK, test_stream(3), &a), FERRY_FAILED);
+    assert_non_null(strstr(ferry_error(), "out of memory"));
+    OK(ferry_stitch_free(s, c));
+    OK(ferry_stitch_stream_close(s, test_stream(3)));
+    OK(ferry_stitch_free(s, b));
+    OK(ferry_stitch_trim(s, NULL));
+    ferry_stitch_get_stats(s, &stats);
+    assert_int_equal(stats.reserved_bytes, 0);
+    ferry_stitch_close(s);
+}
+
+/* Neither a file nor its size can be had. */
+static void test_host_limits(void **state)
+{
+    (void)state;
+    ferry_stitch_device device;
+    struct rlimit files, none, size, small;
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &files), 0);
+    assert_int_equal(getrlimit(RLIMIT_FSIZE, &size), 0);
+    none = (struct rlimit){0, files.rlim_max};
+    small = (struct rlimit){CHUNK, size.rlim_max};
+    signal(SIGXFSZ, SIG_IGN);
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &none), 0);
+    ferry_status no_file = ferry_stitch_host(CHUNK, 1 << 20, false, &device);
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &files), 0);
+    assert_int_equal(no_file, FERRY_FAILED);
+    assert_null(device.self);
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &small), 0);
+    ferry_status no_size = ferry_stitch_host(CHUNK, 1 << 20, false, &device);
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &size), 0);
+    assert_int_equal(no_size, FERRY_FAILED);
+    assert_null(device.self);
+}
+
 /* ---- failing calls ----------------------------------------------------------------------------------------------- */
 
 /* The same 150 steps with the n-th virtual memory call failing (and those after it): what fails changes nothing, what
@@ -599,9 +654,9 @@ static void test_threads(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_arguments),    cmocka_unit_test(test_states), cmocka_unit_test(test_streams),
-        cmocka_unit_test(test_stream_close), cmocka_unit_test(test_random), cmocka_unit_test(test_failing_calls),
-        cmocka_unit_test(test_threads),
+        cmocka_unit_test(test_arguments),    cmocka_unit_test(test_states),        cmocka_unit_test(test_streams),
+        cmocka_unit_test(test_stream_close), cmocka_unit_test(test_host),          cmocka_unit_test(test_host_limits),
+        cmocka_unit_test(test_random),       cmocka_unit_test(test_failing_calls), cmocka_unit_test(test_threads),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
