@@ -218,8 +218,8 @@ static void add_comment(const Call *c)
                  k->trans_b ? "w^T" : "w", c->node->arg[3] >= 0 ? " + b" : "");
         break;
     case FERRY_OP_LINEAR_DX:
-        text_add(t, "dx[%" PRId64 ", %" PRId64 "] = dy[%" PRId64 ", %" PRId64 "] * %s", k->m, k->k, k->m, k->n,
-                 k->trans_b ? "w" : "w^T");
+        text_add(t, "dx[%" PRId64 ", %" PRId64 "] %s dy[%" PRId64 ", %" PRId64 "] * %s", k->m, k->k,
+                 k->accumulate ? "+=" : "=", k->m, k->n, k->trans_b ? "w" : "w^T");
         break;
     case FERRY_OP_LINEAR_DW:
         text_add(t, "dw[%" PRId64 ", %" PRId64 "] %s %s", k->trans_b ? k->n : k->k, k->trans_b ? k->k : k->n,
@@ -371,10 +371,6 @@ static Status emit_call(Emitter *e, const Step *step)
         text_add(t, "%" PRId64 ", %" PRId64 ", %.17g", k->m, k->n, k->eps);
         break;
     case FERRY_OP_LAYERNORM_DX:
-        for (int i = 0; i < 6; i++)
-            text_add(t, "%s, ", argument(&c, i));
-        text_add(t, "%" PRId64 ", %" PRId64, k->m, k->n);
-        break;
     case FERRY_OP_LAYERNORM_DP:
         for (int i = 0; i < 6; i++)
             text_add(t, "%s, ", argument(&c, i));

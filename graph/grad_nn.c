@@ -77,7 +77,7 @@ Status grad_layernorm(Autodiff *a, const Node *n)
     ferry_kernel g = call_new(FERRY_OP_LAYERNORM_DX, c->dtype);
     g.m = c->m;
     g.n = c->n;
-    return grad_write(a, n->arg[3], &g, false,
+    return grad_write(a, n->arg[3], &g, true,
                       (int[FERRY_MAX_ARGS]){-1, grad_in(a, n, 0), n->arg[3], n->arg[1], n->arg[2], n->arg[4]});
 }
 

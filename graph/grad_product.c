@@ -26,7 +26,7 @@ Status grad_linear(Autodiff *a, const Node *n)
         return ST_OK;
     ferry_kernel dx = call_linear(c->dtype, c->m, c->k, c->n, c->trans_b);
     dx.op = FERRY_OP_LINEAR_DX;
-    return grad_write(a, x, &dx, false, (int[FERRY_MAX_ARGS]){-1, dy, w});
+    return grad_write(a, x, &dx, true, (int[FERRY_MAX_ARGS]){-1, dy, w});
 }
 
 /* A product whose result has the layout of an operand, over all batch dimensions. Where the operand was broadcast the

@@ -74,7 +74,7 @@ __global__ void layernorm(T *y, float *mean_out, float *rstd_out, const T *x, co
 /* With h = (x - mean) * rstd and g = dy * scale: dx = rstd * (g - mean(g) - h * mean(g * h)). */
 template <typename T, typename G, int K>
 __global__ void layernorm_dx(T *dx, const T *dy, const T *x, const float *mean, const float *rstd, const T *scale,
-                             int64_t m, int64_t n)
+                             int64_t m, int64_t n, bool accumulate)
 {
     using P = Pack<T>;
     for (int64_t row = G::first(); row < m; row += G::step()) {
@@ -96,12 +96,14 @@ __global__ void layernorm_dx(T *dx, const T *dy, const T *x, const float *mean, 
         const float mean_gh = G::reduce(sum_gh, add_floats) / static_cast<float>(n);
 #pragma unroll
         for (int k = 0; k < K; k++) {
-            P p;
+            T *to = dx + row * n + (k * G::SIZE + G::rank()) * P::N;
+            P p = accumulate ? load_pack(to) : P{};
 #pragma unroll
             for (int e = 0; e < P::N; e++) {
-                p.at[e] = static_cast<T>(r * (g[k][e] - mean_g - h[k][e] * mean_gh));
+                const float value = r * (g[k][e] - mean_g - h[k][e] * mean_gh);
+                p.at[e] = static_cast<T>(accumulate ? static_cast<float>(p.at[e]) + value : value);
             }
-            store_pack(dx + row * n + (k * G::SIZE + G::rank()) * P::N, p);
+            store_pack(to, p);
         }
     }
 }
@@ -116,7 +118,7 @@ template <typename T, typename G, int K> void launch_norm(const ferryi_cuda_call
     } else {
         layernorm_dx<T, G, K><<<blocks, G::BLOCK, 0, stream_of(c)>>>(out<T>(k, 0), in<T>(k, 1), in<T>(k, 2),
                                                                      in<float>(k, 3), in<float>(k, 4), in<T>(k, 5), k->m,
-                                                                     k->n);
+                                                                     k->n, k->accumulate);
     }
 }
 

@@ -349,6 +349,7 @@ static ferry_status linear_dx(ferryi_cuda_stream *s, const ferry_kernel *k)
                           .n = k->k,
                           .k = k->n,
                           .alpha = 1,
+                          .beta = k->accumulate,
                           .a = k->arg[1],
                           .b = k->arg[2],
                           .c = k->arg[0],

@@ -95,7 +95,7 @@ __global__ void layernorm(T *y, Wide<T> *mean_out, Wide<T> *rstd_out, const T *x
 /* With h = (x - mean) * rstd and g = dy * scale: dx = rstd * (g - mean(g) - h * mean(g * h)). */
 template <typename T, typename G>
 __global__ void layernorm_dx(T *dx, const T *dy, const T *x, const Wide<T> *mean, const Wide<T> *rstd, const T *scale, int64_t m,
-                             int64_t n)
+                             int64_t n, bool accumulate)
 {
     for (int64_t row = G::first(); row < m; row += G::step()) {
         double center = mean != nullptr ? static_cast<double>(mean[row]) : 0, r = static_cast<double>(rstd[row]), sum_g = 0, sum_gh = 0;
@@ -108,7 +108,8 @@ __global__ void layernorm_dx(T *dx, const T *dy, const T *x, const Wide<T> *mean
         for (int64_t j = G::rank(); j < n; j += G::SIZE) {
             double g = static_cast<double>(dy[row * n + j]) * static_cast<double>(scale[j]);
             double h = (static_cast<double>(x[row * n + j]) - center) * r;
-            dx[row * n + j] = static_cast<T>(r * (g - mean_g - h * mean_gh));
+            double value = r * (g - mean_g - h * mean_gh);
+            dx[row * n + j] = static_cast<T>(accumulate ? static_cast<double>(dx[row * n + j]) + value : value);
         }
     }
 }
@@ -467,7 +468,7 @@ int ferryi_cuda_layernorm_dx(const ferryi_cuda_call *c, const ferry_kernel *k)
 {
     if (k->m > 0 && k->n > 0) {
         ROWS(layernorm_dx, k->m, out<T>(k, 0), in<T>(k, 1), in<T>(k, 2), in<Wide<T>>(k, 3), in<Wide<T>>(k, 4), in<T>(k, 5), k->m,
-             k->n);
+             k->n, k->accumulate);
     }
     return cudaGetLastError();
 }

@@ -268,7 +268,7 @@ ferry_status ferry_softmax_grad(ferry_stream *s, ferry_dtype t, void *dx, const 
 ferry_status ferry_layernorm(ferry_stream *s, ferry_dtype t, void *y, void *mean, void *rstd, const void *x,
                              const void *scale, const void *bias, int64_t m, int64_t n, double eps);
 ferry_status ferry_layernorm_dx(ferry_stream *s, ferry_dtype t, void *dx, const void *dy, const void *x, const void *mean,
-                                const void *rstd, const void *scale, int64_t m, int64_t n);
+                                const void *rstd, const void *scale, int64_t m, int64_t n, unsigned flags);
 ferry_status ferry_layernorm_dp(ferry_stream *s, ferry_dtype t, void *dscale, void *dbias, const void *dy, const void *x,
                                 const void *mean, const void *rstd, int64_t m, int64_t n, unsigned flags);
 ferry_status ferry_attention(ferry_stream *s, ferry_dtype t, void *y, void *lse, const void *q, const void *k,

@@ -478,11 +478,13 @@ static const char *check_types(const ferry_kernel *c)
 static const char *check_flags(const ferry_kernel *c)
 {
     switch (c->op) {
+    case FERRY_OP_LINEAR_DX:
     case FERRY_OP_LINEAR_DW:
     case FERRY_OP_MATMUL:
     case FERRY_OP_UNARY_GRAD:
     case FERRY_OP_REDUCE:
     case FERRY_OP_COPY:
+    case FERRY_OP_LAYERNORM_DX:
     case FERRY_OP_LAYERNORM_DP:
     case FERRY_OP_EMBEDDING_GRAD:
     case FERRY_OP_DROPOUT:

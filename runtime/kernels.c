@@ -259,9 +259,10 @@ ferry_status ferry_layernorm(ferry_stream *s, ferry_dtype t, void *y, void *mean
 }
 
 ferry_status ferry_layernorm_dx(ferry_stream *s, ferry_dtype t, void *dx, const void *dy, const void *x,
-                                const void *mean, const void *rstd, const void *scale, int64_t m, int64_t n)
+                                const void *mean, const void *rstd, const void *scale, int64_t m, int64_t n,
+                                unsigned flags)
 {
-    ferry_kernel c = start_mkn(FERRY_OP_LAYERNORM_DX, t, 0, m, 0, n);
+    ferry_kernel c = start_mkn(FERRY_OP_LAYERNORM_DX, t, flags, m, 0, n);
     c.arg[0] = dx;
     c.arg[1] = in(dy);
     c.arg[2] = in(x);

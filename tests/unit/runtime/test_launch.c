@@ -319,7 +319,7 @@ static ferry_status call_by_name(const ferry_kernel *k)
     case FERRY_OP_LAYERNORM:
         return ferry_layernorm(stream, t, a[0], a[1], a[2], a[3], a[4], a[5], k->m, k->n, k->eps);
     case FERRY_OP_LAYERNORM_DX:
-        return ferry_layernorm_dx(stream, t, a[0], a[1], a[2], a[3], a[4], a[5], k->m, k->n);
+        return ferry_layernorm_dx(stream, t, a[0], a[1], a[2], a[3], a[4], a[5], k->m, k->n, flags);
     case FERRY_OP_LAYERNORM_DP:
         return ferry_layernorm_dp(stream, t, a[0], a[1], a[2], a[3], a[4], a[5], k->m, k->n, flags);
     case FERRY_OP_ATTENTION:
