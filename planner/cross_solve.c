@@ -91,10 +91,20 @@ static int swallow(void *info, const char *text)
     return 1;
 }
 
+/* Without the handlers that the parent has registered. */
+static _Noreturn void end_child(int code)
+{
+#ifdef FERRY_COVERAGE
+    void __gcov_dump(void); /* _exit would lose what this process counted */
+    __gcov_dump();
+#endif
+    _exit(code);
+}
+
 static void leave(void *info)
 {
     (void)info;
-    _exit(3);
+    end_child(3);
 }
 
 typedef struct Count {
@@ -154,7 +164,7 @@ static glp_prob *make_problem(const CrossProblem *p)
     int *index = base_alloc((size_t)(p->n_column + 1) * sizeof *index);
     double *value = base_alloc((size_t)(p->n_column + 1) * sizeof *value);
     if (!index || !value)
-        _exit(4);
+        end_child(4);
     glp_add_rows(lp, p->row.count);
     for (int r = 0; r < p->row.count; r++) {
         const CrossRow *row = &p->row.at[r];
@@ -191,7 +201,7 @@ static void child(const CrossProblem *p, const CrossLimits *limits, int way, int
     Report report = {.done = 1};
     bool *value = base_alloc((size_t)p->n_column + 1);
     if (!value)
-        _exit(4);
+        end_child(4);
     int code = glp_simplex(lp, &simplex);
     int status = code == 0 ? glp_get_status(lp) : GLP_UNDEF;
     if (status == GLP_NOFEAS || code == GLP_ENOPFS) {
@@ -216,8 +226,8 @@ static void child(const CrossProblem *p, const CrossLimits *limits, int way, int
             value[c] = glp_mip_col_val(lp, c + 1) > 0.5;
     }
     if (!write_all(fd, &report, sizeof report) || !write_all(fd, value, (size_t)p->n_column))
-        _exit(5);
-    _exit(0);
+        end_child(5);
+    end_child(0);
 }
 
 /* ---- in the parent
