@@ -255,20 +255,53 @@ static void unit_story(Emitter *e, int unit)
     }
 }
 
-/* A step function's comment: what the layer is, how its parameters are served, how long it should take. */
-static void layer_comment(Emitter *e, int group, Phase phase)
+/* What a function's kernels take, with the updates that run between them. */
+static int64_t function_ns(const Emitter *e, int first)
 {
-    const Graph *g = e->graph;
+    const Step *from = &e->steps->step[first];
     int64_t ns = 0;
-    for (int i = 0; i < e->steps->n_step; i++) {
+    for (int i = first; i < e->steps->n_step; i++) {
         const Step *s = &e->steps->step[i];
-        if (s->stream == STREAM_COMPUTE && s->phase == phase && s->segment >= 0 && s->segment / 2 == group)
+        if (s->kind == STEP_KERNEL && (step_group(s) != step_group(from) || s->phase != from->phase))
+            break;
+        if (s->stream == STREAM_COMPUTE && s->segment >= 0)
             ns += s->duration_ns;
     }
+    return ns;
+}
+
+/* Above the first function of each segment that is computed again. */
+static void segment_comment(Emitter *e, int first)
+{
+    const Graph *g = e->graph;
+    const Step *s = &e->steps->step[first];
+    int node = g->node.at[s->node].origin, segment = 0;
+    while (segment < g->n_again - 1 && graph_end_node(g, g->again[segment]) < node)
+        segment++;
+    bool begins = true;
+    for (int i = first - 1; i >= 0 && begins; i--)
+        if (e->steps->step[i].kind == STEP_KERNEL) {
+            begins = e->steps->step[i].phase != PHASE_RP;
+            break;
+        }
+    if (s->phase != PHASE_RP || !begins)
+        return;
+    text_add(&e->text, "/* Segment %d of %d, which ends with ", segment + 1, g->n_again);
+    c_text_comment(&e->text, g->again[segment]);
+    text_add(&e->text, ", is computed again for its backward pass. */\n\n");
+}
+
+/* A step function's comment: what the layer is, how its parameters are served, how long it should take. */
+static void layer_comment(Emitter *e, int first)
+{
+    const Graph *g = e->graph;
+    const int group = step_group(&e->steps->step[first]);
+    const Phase phase = e->steps->step[first].phase;
+    static const char *const what[PHASE_COUNT] = {"forward", "backward", "computed again"};
     char time[32];
-    time_print(time, ns);
+    time_print(time, function_ns(e, first));
     if (group == g->n_layer) {
-        text_add(&e->text, "/* After the last layer, %s; %s predicted. */\n", phase == PHASE_FP ? "with the loss" : "backward",
+        text_add(&e->text, "/* After the last layer, %s; %s predicted. */\n", phase == PHASE_FP ? "with the loss" : what[phase],
                  time);
         return;
     }
@@ -291,7 +324,7 @@ static void layer_comment(Emitter *e, int group, Phase phase)
                      : e->plan->unit[l->unit[i]].grad == ON_GPU      ? "on the GPU, then stored"
                                                                      : "written to the host");
     }
-    text_add(&e->text, "; %s, %s predicted. */\n", phase == PHASE_FP ? "forward" : "backward", time);
+    text_add(&e->text, "; %s, %s predicted. */\n", what[phase], time);
 }
 
 static void emit_load(Emitter *e, const Step *step, const char *name)
@@ -462,14 +495,23 @@ static void emit_collect(Emitter *e, const Step *step)
 static const char *function_name(Emitter *e, const char *verb, const char *object)
 {
     const char *name = arena_printf(e->arena, "%s_%s", verb, object);
-    e->text.failed |= !name;
+    e->text.failed |= !name || !verb[0];
     return name ? name : "";
 }
 
-static const char *compute_name(Emitter *e, int group, Phase phase)
+/* A layer's backward function comes in parts when a segment that is computed again ends among its operators: numbered. */
+static const char *compute_name(Emitter *e, int step)
 {
-    return function_name(e, phase == PHASE_FP ? "fwd" : "bwd",
-                         group == e->graph->n_layer ? "loss" : e->names.layer[group]);
+    static const char *const verb[PHASE_COUNT] = {"fwd", "bwd", "again"};
+    const Step *s = &e->steps->step[step];
+    const int group = step_group(s), part = e->parts.of_step[step];
+    int earlier = 0;
+    for (int i = 0; i < part; i++) {
+        const Step *other = &e->steps->step[e->parts.part[i].first];
+        earlier += other->kind == STEP_KERNEL && step_group(other) == group && other->phase == s->phase;
+    }
+    const char *begin = earlier == 0 ? verb[s->phase] : arena_printf(e->arena, "%s%d", verb[s->phase], earlier + 1);
+    return function_name(e, begin ? begin : "", group == e->graph->n_layer ? "loss" : e->names.layer[group]);
 }
 
 static void call(Text *to, const char *name, const char *more)
@@ -502,8 +544,9 @@ static Status emit_steps(Emitter *e, Parts *parts)
                 last_kernel = NULL;
                 group = step_group(step);
                 phase = step->phase;
-                layer_comment(e, group, phase);
-                name = compute_name(e, group, phase);
+                segment_comment(e, i);
+                layer_comment(e, i);
+                name = compute_name(e, i);
                 open_function(e, name, "");
                 text_add_bytes(&e->text, parts->pending.at ? parts->pending.at : "", parts->pending.size);
                 parts->pending.size = 0;
@@ -513,7 +556,7 @@ static Status emit_steps(Emitter *e, Parts *parts)
             use_part(e, &parts->compute);
             add_waits(e, step);
             if (!last_kernel)
-                add_begin(e, step, compute_name(e, group, phase));
+                add_begin(e, step, compute_name(e, i));
             last_kernel = step;
             Status status = emit_kernel(e, step);
             if (e->parts.part[e->parts.of_step[i]].last == i)

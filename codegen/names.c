@@ -132,16 +132,16 @@ static const char *without_prefix(char *id, const char *prefix, size_t length)
     return id;
 }
 
-/* Gradients of activations are called after them: d_X. */
+/* Gradients of activations are called after them, d_X, and so is what is computed again, X_again. */
 static const char *value_name(Arena *a, const char *name, const char *prefix, size_t length)
 {
-    static const char gradient[] = "grad:";
-    bool is_gradient = strncmp(name, gradient, strlen(gradient)) == 0;
-    char *id = identifier(a, is_gradient ? name + strlen(gradient) : name);
+    static const char gradient[] = "grad:", again[] = "again:";
+    bool is_gradient = strncmp(name, gradient, strlen(gradient)) == 0, is_again = strncmp(name, again, strlen(again)) == 0;
+    char *id = identifier(a, name + (is_gradient ? strlen(gradient) : is_again ? strlen(again) : 0));
     if (!id)
         return NULL;
     const char *stem = without_prefix(id, prefix, length);
-    return is_gradient ? arena_printf(a, "d_%s", stem) : stem;
+    return is_gradient ? arena_printf(a, "d_%s", stem) : is_again ? arena_printf(a, "%s_again", stem) : stem;
 }
 
 static const char *unique(Arena *a, NameSet *set, const char *id)
@@ -195,7 +195,8 @@ static const char *event_name(Arena *a, const StepList *s, const Names *names, c
     char *id = identifier(a, n->name);
     if (!id)
         return NULL;
-    return upper(a, step->phase == PHASE_FP ? "FWD_" : "BWD_", without_prefix(id, prefix, length));
+    static const char *const before[PHASE_COUNT] = {"FWD_", "BWD_", "AGAIN_"};
+    return upper(a, before[step->phase], without_prefix(id, prefix, length));
 }
 
 Status names_make(Diag *d, Arena *a, const StepList *s, Names *out)

@@ -19,6 +19,7 @@ enum {
     OPT_FORCE,
     OPT_DUMP,
     OPT_CROSS,
+    OPT_RECOMPUTE,
 };
 
 static const struct argp_option OPTIONS[] = {
@@ -27,6 +28,9 @@ static const struct argp_option OPTIONS[] = {
     {"algorithm", OPT_ALGORITHM, "NAME", 0,
      "native-offload, dha, deepspeed-like, memferry, go-memferry, optimal or auto (default: the best that fits)", 0},
     {"mode", OPT_MODE, "GLOB=MODE", 0, "gfgb, dha, dfgb, reload or resident for units whose name matches (may be repeated)", 0},
+    {"recompute", OPT_RECOMPUTE, "none|auto|N", 0,
+     "activations that the backward pass computes again instead of finding them kept: those of N segments of the forward "
+     "pass, or as the budget asks for (default auto, with --algorithm auto and optimal)", 0},
     {"reserve-factor", OPT_RESERVE, "F", 0, "go-memferry: share of the gradient bytes kept on the device, 0 to 1", 0},
     {"clip", OPT_CLIP, 0, 0, "order updates after the gradient norm, so that the trainer can clip it", 0},
     {"cross-check", OPT_CROSS, 0, 0,
@@ -76,6 +80,20 @@ static void parse_rule(Args *a, struct argp_state *state, char *arg)
     argp_error(state, "--mode: '%s' is not one of gfgb, dha, dfgb, reload, resident", equals + 1);
 }
 
+static int parse_segments(struct argp_state *state, const char *arg)
+{
+    char *end = NULL;
+    errno = 0;
+    long n = strtol(arg, &end, 10);
+    if (strcmp(arg, "none") == 0)
+        return 0;
+    if (strcmp(arg, "auto") == 0)
+        return RECOMPUTE_AUTO;
+    if (end == arg || *end || errno || n < 1 || n > 1000000)
+        argp_error(state, "--recompute: '%s' is not none, auto or a number of segments", arg);
+    return (int)n;
+}
+
 static error_t parse(int key, char *arg, struct argp_state *state)
 {
     Args *a = state->input;
@@ -98,6 +116,9 @@ static error_t parse(int key, char *arg, struct argp_state *state)
         a->options.reserve_factor = strtod(arg, &end);
         if (end == arg || *end || errno || !(a->options.reserve_factor >= 0 && a->options.reserve_factor <= 1))
             argp_error(state, "--reserve-factor: '%s' is not a number from 0 to 1", arg);
+        break;
+    case OPT_RECOMPUTE:
+        a->options.recompute = parse_segments(state, arg);
         break;
     case OPT_CLIP:
         a->options.clip = true;
@@ -155,13 +176,13 @@ static Status plan(Diag *d, Arena *arena, const Args *args)
         text_free(&table);
     }
     if (status == ST_OK && !args->dry_run)
-        status = plan_write(d, graph, profile, plan, args->output, args->overwrite);
+        status = plan_write(d, plan->graph, profile, plan, args->output, args->overwrite);
     if (status == ST_OK) {
         Text text = {0};
         if (args->json)
-            plan_print_json(graph, plan, &text);
+            plan_print_json(plan->graph, plan, &text);
         else
-            plan_print_table(graph, plan, &text);
+            plan_print_table(plan->graph, plan, &text);
         if (text.failed)
             status = diag_oom(d);
         else
@@ -179,7 +200,7 @@ int cmd_plan(int argc, char **argv)
     Arena *arena = arena_open();
     if (!arena)
         return finish(&diag, diag_oom(&diag));
-    Args args = {.output = "plan.yaml", .diag = &diag, .options = {.algorithm = "auto", .reserve_factor = -1}};
+    Args args = {.output = "plan.yaml", .diag = &diag, .options = {.algorithm = "auto", .reserve_factor = -1, .recompute = RECOMPUTE_AUTO}};
     const struct argp parser = {OPTIONS, parse, "[profile.yaml]", "Plans one training step for a memory budget.", NULL, NULL, NULL};
     parse_args(&parser, argc, argv, &args);
     args.options.n_rule = args.rule.count;

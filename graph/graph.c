@@ -178,10 +178,18 @@ ferry_kernel node_call(const Graph *g, const Node *n, void *const *pointer_of_te
     return call;
 }
 
+const char *phase_name(Phase p)
+{
+    static const char *const name[PHASE_COUNT] = {"fp", "bp", "rp"};
+    return name[p];
+}
+
 void graph_close(Graph *g)
 {
     if (g == NULL)
         return;
+    if (g->plain != NULL)
+        g = (Graph *)g->plain;
     VEC_FREE(&g->tensor);
     VEC_FREE(&g->node);
 }

@@ -8,8 +8,12 @@
  * parameter-free forward nodes between two layers are A(l, l+1). A *segment* numbers both: 2l is what comes before
  * layer l (the last one, 2L, ends with the loss), 2l+1 is layer l. Every backward node belongs to the segment of the
  * forward node that it differentiates, so the backward pass visits segments from 2L down to 0. A *unit* is a set of
- * parameters that the same layers read; its *uses* are (layer, FP or BP) in execution order, and only those in which a
- * kernel really reads it. */
+ * parameters that the same layers read; its *uses* are (layer, FP, RP or BP) in execution order, and only those in which a
+ * kernel really reads it.
+ *
+ * *Recomputation*: the backward pass may compute forward values again instead of finding them kept (graph_recompute). The
+ * nodes that do so are copies of forward nodes among the backward nodes, in a phase of their own, RP; for what a plan
+ * decides about parameters they are part of the backward pass. */
 #ifndef FERRY_GRAPH_GRAPH_H
 #define FERRY_GRAPH_GRAPH_H
 
@@ -42,7 +46,8 @@ typedef struct Tensor {
     int first_write, last_use;
 } Tensor;
 
-typedef enum Phase { PHASE_FP, PHASE_BP } Phase;
+typedef enum Phase { PHASE_FP, PHASE_BP, PHASE_RP, PHASE_COUNT } Phase;
+const char *phase_name(Phase p); /* "fp", "bp", "rp" */
 
 typedef struct Node {
     const char *name;        /* ONNX node name; of a backward node that of its forward node */
@@ -50,7 +55,7 @@ typedef struct Node {
     ferry_kernel call;       /* without arg pointers */
     int arg[FERRY_MAX_ARGS]; /* tensor indices, outputs then inputs; -1 absent. call.accumulate: outputs are read too */
     Phase phase;
-    int origin; /* forward node that a backward node differentiates; its own index for a forward node */
+    int origin; /* forward node that a backward node differentiates or computes again; its own index for a forward node */
     int segment;
 } Node;
 
@@ -101,7 +106,8 @@ typedef struct Layer {
     int n_unit, *unit;
 } Layer;
 
-typedef struct Graph {
+typedef struct Graph Graph;
+struct Graph {
     Arena *arena;
     const Model *model; /* for names and the hash; outlives the graph */
     const char *mark;   /* stands between base and number in made-up names; no name of the model contains it */
@@ -117,7 +123,12 @@ typedef struct Graph {
     int loss;            /* tensor, one element; -1 in a forward graph */
     bool forward;        /* made by graph_forward: no loss and no backward nodes; nodes may work on empty tensors */
     int n_output, *output; /* forward graphs: tensors of the model's outputs, in its order */
-} Graph;
+    /* Of a graph with recomputation: the one without; the tensors that end the segments that are computed again, in order.
+     * It lies in an arena, and graph_close only closes the plain graph. */
+    const Graph *plain; /* else NULL */
+    int n_again;
+    const char **again;
+};
 
 /* All passes from a bound, inferred model to a checked training graph, with a --dump after any of them ("lower", "tie",
  * "fuse", "autodiff", "layers", "liveness"). The model must outlive the graph. graph_close frees the heap arrays. */
@@ -155,6 +166,27 @@ Status graph_autodiff(Diag *d, Graph *g);
 Status graph_layers(Diag *d, Graph *g);
 /* fills: first_write, last_use of each root tensor */
 Status graph_liveness(Diag *d, Graph *g);
+/* fills: Unit.use   needs: segments */
+Status graph_find_uses(Diag *d, Graph *g);
+
+/* A place where the forward pass can be cut: few bytes are carried over it. The segments of recomputation end here. */
+typedef struct Cut {
+    int node;            /* the last forward node before it */
+    const char *name;    /* of the tensor that this node writes first */
+    int64_t carried_bytes; /* of values that later forward nodes read */
+    int64_t saved_bytes;   /* of all values up to here that the backward pass reads */
+} Cut;
+/* needs: a checked training graph   fills: the narrow places in execution order; arena memory. *total_bytes: all values that
+ * the backward pass reads. */
+Status graph_cuts(Diag *d, Arena *a, const Graph *g, Cut **out, int *n, int64_t *total_bytes);
+/* The last forward node of a segment that this tensor ends, -1 when it is not written by the forward pass or there is no
+ * backward pass after it. */
+int graph_end_node(const Graph *g, const char *tensor);
+/* needs: a checked training graph, names of tensors whose end nodes rise   fills: a graph of its own in the arena
+ * keeps: g, which has to live as long as the new graph; forward nodes, parameters, units, layers and tensor indices
+ * The forward pass up to the last end is divided into segments; the backward pass of each computes again what it reads
+ * of its own segment (recompute.c). ST_MODEL names a tensor that ends no segment. */
+Status graph_recompute(Diag *d, Arena *a, const Graph *g, int n, const char *const *ends, const Graph **out);
 /* Checks every invariant of this header; a failure is our own bug and says so (ST_FAILED). Run after every pass in
  * debug builds, and once at the end always. */
 Status graph_check(Diag *d, const Graph *g);

@@ -68,8 +68,8 @@ static Status check_node(Diag *d, const Graph *g, int i)
         return bug(d, "forward and backward nodes are mixed", n->name);
     if (n->phase == PHASE_FP ? n->origin != i : n->origin < 0 || n->origin >= g->n_forward)
         return bug(d, "origin", n->name);
-    if (n->phase == PHASE_BP && i > g->n_forward && n->origin > g->node.at[i - 1].origin)
-        return bug(d, "backward nodes are not in reverse order", n->name);
+    if (n->phase >= PHASE_COUNT)
+        return bug(d, "phase", n->name);
     ferry_kernel call = n->call;
     for (int k = 0; k < FERRY_MAX_ARGS; k++) {
         if (n->arg[k] >= g->tensor.count || (k >= node_n_arg(n) && n->arg[k] >= 0))
@@ -86,7 +86,7 @@ static Status check_node(Diag *d, const Graph *g, int i)
         if (t->dtype != ferry_kernel_arg_dtype(&call, k))
             return bug(d, "an argument has another type than the kernel", n->name);
         bool fixed = t->kind == TENSOR_INPUT || t->kind == TENSOR_PARAM || t->kind == TENSOR_CONST;
-        if (k < node_n_out(n) && (fixed || (t->kind == TENSOR_GRADIENT && n->phase == PHASE_FP)))
+        if (k < node_n_out(n) && (fixed || (t->kind == TENSOR_GRADIENT && n->phase != PHASE_BP)))
             return bug(d, "a kernel writes what is not its to write", n->name);
         if (t->kind == TENSOR_STATE && (n->call.op != FERRY_OP_MOVING_AVERAGE || k > 0 || n->phase != PHASE_FP))
             return bug(d, "running statistics are used by another kernel than the one that averages", n->name);
@@ -201,6 +201,59 @@ static Status check_accesses(Diag *d, const Graph *g)
     return s;
 }
 
+/* ---- the backward pass ------------------------------------------------------------------------------------------- */
+
+/* A copy is its origin's call; what it writes stands for what that writes, and what it reads is the same or stands for it. */
+static bool is_copy(const Graph *g, const Node *n, int *stands_for)
+{
+    const Node *o = &g->node.at[n->origin];
+    if (memcmp(&n->call, &o->call, sizeof(n->call)) != 0)
+        return false;
+    for (int k = 0; k < node_n_arg(n); k++) {
+        if (n->arg[k] < 0 || o->arg[k] < 0) {
+            if (n->arg[k] != o->arg[k])
+                return false;
+            continue;
+        }
+        const Tensor *t = &g->tensor.at[n->arg[k]], *u = &g->tensor.at[o->arg[k]];
+        if (t->rank != u->rank || memcmp(t->dim, u->dim, (size_t)t->rank * sizeof(*t->dim)) != 0)
+            return false;
+        if (k < node_n_out(n)) {
+            if (t->root == u->root || (stands_for[t->root] >= 0 && stands_for[t->root] != u->root))
+                return false;
+            stands_for[t->root] = u->root;
+        } else if (n->arg[k] != o->arg[k] && stands_for[t->root] != u->root) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* Gradients in reverse order; what is computed again in the order of the forward pass, before the gradients of the same
+ * nodes. */
+static Status check_backward(Diag *d, const Graph *g)
+{
+    int *stands_for = base_alloc(((size_t)g->tensor.count + 1) * sizeof(*stands_for));
+    if (stands_for == NULL)
+        return diag_oom(d);
+    for (int i = 0; i < g->tensor.count; i++)
+        stands_for[i] = -1;
+    int last = g->n_forward, again = -1;
+    Status s = ST_OK;
+    for (int i = g->n_forward; i < g->node.count && s == ST_OK; i++) {
+        const Node *n = &g->node.at[i];
+        bool copy = n->phase == PHASE_RP;
+        if (copy ? n->origin >= last || n->origin <= again : n->origin > last)
+            s = bug(d, "backward nodes are not in reverse order", n->name);
+        else if (copy && !is_copy(g, n, stands_for))
+            s = bug(d, "what is computed again is not what the forward pass computed", n->name);
+        again = copy ? n->origin : -1;
+        last = copy ? last : n->origin;
+    }
+    base_free(stands_for);
+    return s;
+}
+
 /* ---- parameters, layers, units ----------------------------------------------------------------------------------- */
 
 static Status check_params(Diag *d, const Graph *g)
@@ -237,12 +290,13 @@ static Status check_segments(Diag *d, const Graph *g)
             param |= n->arg[k] >= 0 && graph_is_param(g, n->arg[k]);
         if (n->segment < 0 || n->segment >= g->n_segment || n->segment != g->node.at[n->origin].segment)
             return bug(d, "segment", n->name);
-        if (n->phase == PHASE_FP ? param != (n->segment % 2 == 1) : param && n->segment % 2 == 0)
+        bool forward = n->phase != PHASE_BP; /* or computed again */
+        if (forward ? param != (n->segment % 2 == 1) : param && n->segment % 2 == 0)
             return bug(d, "a parameter is read between layers", n->name);
         if (i == 0 || g->node.at[i - 1].phase != n->phase)
             continue;
         int step = n->segment - g->node.at[i - 1].segment;
-        if (n->phase == PHASE_FP ? step < 0 || (step == 0 && n->segment % 2 == 1) : step > 0)
+        if (forward ? step < 0 || (step == 0 && n->segment % 2 == 1) : step > 0)
             return bug(d, "segments are out of order", n->name);
     }
     return ST_OK;
@@ -275,8 +329,9 @@ static Status check_layers(Diag *d, const Graph *g)
             return bug(d, "unit", unit->name != NULL ? unit->name : "?");
         for (int i = 1; i < unit->n_use; i++) {
             Use a = unit->use[i - 1], b = unit->use[i];
-            if (a.phase > b.phase ||
-                (a.phase == b.phase && (a.phase == PHASE_FP ? a.layer >= b.layer : a.layer <= b.layer)))
+            bool backward = a.phase != PHASE_FP;
+            if (backward > (b.phase != PHASE_FP) ||
+                (a.phase == b.phase && a.phase != PHASE_RP && (backward ? a.layer <= b.layer : a.layer >= b.layer)))
                 return bug(d, "uses are out of order", unit->name);
         }
     }
@@ -292,5 +347,6 @@ Status graph_check(Diag *d, const Graph *g)
         TRY(check_node(d, g, i));
     TRY(check_params(d, g));
     TRY(check_accesses(d, g));
+    TRY(check_backward(d, g));
     return g->n_segment > 0 ? check_layers(d, g) : ST_OK;
 }

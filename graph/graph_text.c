@@ -54,7 +54,7 @@ static void print_node(const Graph *g, int index, Text *to)
 {
     const Node *n = &g->node.at[index];
     int n_out = node_n_out(n);
-    text_add(to, "%3d %s", index, n->phase == PHASE_FP ? "fp" : "bp");
+    text_add(to, "%3d %s", index, phase_name(n->phase));
     if (n->segment >= 0)
         text_add(to, " seg %d", n->segment);
     text_add(to, " %s", ferry_op_get(n->call.op)->name);
@@ -102,7 +102,7 @@ void graph_print(const Graph *g, Text *to)
         text_add(to, "unit %s %lld bytes, gradients %lld:", unit->name, (long long)unit->bytes,
                  (long long)unit->grad_bytes);
         for (int i = 0; i < unit->n_use; i++)
-            text_add(to, " %s(%d)", unit->use[i].phase == PHASE_FP ? "fp" : "bp", unit->use[i].layer);
+            text_add(to, " %s(%d)", phase_name(unit->use[i].phase), unit->use[i].layer);
         text_add(to, "\n");
     }
     for (int i = 0; i < g->node.count; i++)

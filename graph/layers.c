@@ -33,26 +33,22 @@ static const char *layer_op(const Node *n)
     }
 }
 
-static Status find_layers(Diag *d, Graph *g, int **layer_of)
+static Status find_layers(Diag *d, Graph *g)
 {
     g->layer = ARENA_NEW(g->arena, Layer, g->n_forward);
-    *layer_of = ARENA_NEW(g->arena, int, g->node.count);
-    if (g->layer == NULL || *layer_of == NULL)
+    if (g->layer == NULL)
         return diag_oom(d);
     g->n_layer = 0;
     for (int i = 0; i < g->n_forward; i++) {
         Node *n = &g->node.at[i];
         bool is_layer = reads_param(g, n, -1);
-        (*layer_of)[i] = is_layer ? g->n_layer : -1;
         n->segment = 2 * g->n_layer + is_layer;
         if (is_layer)
             g->layer[g->n_layer++] = (Layer){.op = layer_op(n), .node = i};
     }
     g->n_segment = 2 * g->n_layer + 1;
-    for (int i = g->n_forward; i < g->node.count; i++) {
+    for (int i = g->n_forward; i < g->node.count; i++)
         g->node.at[i].segment = g->node.at[g->node.at[i].origin].segment;
-        (*layer_of)[i] = (*layer_of)[g->node.at[i].origin];
-    }
     return ST_OK;
 }
 
@@ -86,33 +82,42 @@ static Status find_units(Diag *d, Graph *g, const bool *reads)
     return ST_OK;
 }
 
-static Status find_uses(Diag *d, Graph *g, const bool *reads, const int *layer_of)
+/* A unit's uses in the order of the nodes: one for all that a layer's kernels read in one direction, which are
+ * neighbours but for what reads no parameter. Counts first, then fills. */
+Status graph_find_uses(Diag *d, Graph *g)
 {
-    bool *bp = ARENA_NEW(g->arena, bool, (size_t)g->n_unit *(size_t)g->n_layer + 1);
-    if (bp == NULL)
-        return diag_oom(d);
-    for (int i = g->n_forward; i < g->node.count; i++) {
-        const Node *n = &g->node.at[i];
-        for (int k = node_n_out(n); k < node_n_arg(n); k++)
-            if (n->arg[k] >= 0 && graph_is_param(g, n->arg[k]) && layer_of[i] >= 0)
-                bp[g->param[g->tensor.at[n->arg[k]].param].unit * g->n_layer + layer_of[i]] = true;
-    }
-    for (int u = 0; u < g->n_unit; u++) {
-        Unit *unit = &g->unit[u];
-        const bool *fp = reads + (size_t)unit->param[0] * (size_t)g->n_layer;
-        int count = 0;
-        for (int l = 0; l < g->n_layer; l++)
-            count += fp[l] + bp[u * g->n_layer + l];
-        unit->use = ARENA_NEW(g->arena, Use, count);
-        if (unit->use == NULL)
+    for (int fill = 0; fill < 2; fill++) {
+        Use *last = ARENA_NEW(g->arena, Use, g->n_unit);
+        if (last == NULL)
             return diag_oom(d);
-        for (int l = 0; l < g->n_layer; l++)
-            if (fp[l])
-                unit->use[unit->n_use++] = (Use){l, PHASE_FP};
-        for (int l = g->n_layer - 1; l >= 0; l--)
-            if (bp[u * g->n_layer + l])
-                unit->use[unit->n_use++] = (Use){l, PHASE_BP};
+        for (int u = 0; u < g->n_unit; u++) {
+            last[u].layer = -1;
+            if (fill == 1 && (g->unit[u].use = ARENA_NEW(g->arena, Use, g->unit[u].n_use)) == NULL)
+                return diag_oom(d);
+            g->unit[u].n_use = 0;
+        }
+        for (int i = 0; i < g->node.count; i++) {
+            const Node *n = &g->node.at[i];
+            for (int k = node_n_out(n); k < node_n_arg(n); k++) {
+                if (n->arg[k] < 0 || !graph_is_param(g, n->arg[k]))
+                    continue;
+                int u = g->param[g->tensor.at[n->arg[k]].param].unit;
+                Unit *unit = &g->unit[u];
+                Use now = {n->segment / 2, n->phase};
+                if (now.layer == last[u].layer && now.phase == last[u].phase)
+                    continue;
+                last[u] = now;
+                if (fill == 1)
+                    unit->use[unit->n_use] = now;
+                unit->n_use++;
+            }
+        }
     }
+    return ST_OK;
+}
+
+static Status find_layer_units(Diag *d, Graph *g, const bool *reads)
+{
     for (int l = 0; l < g->n_layer; l++) {
         Layer *layer = &g->layer[l];
         layer->unit = ARENA_NEW(g->arena, int, FERRY_MAX_ARGS);
@@ -127,8 +132,7 @@ static Status find_uses(Diag *d, Graph *g, const bool *reads, const int *layer_o
 
 Status graph_layers(Diag *d, Graph *g)
 {
-    int *layer_of;
-    TRY(find_layers(d, g, &layer_of));
+    TRY(find_layers(d, g));
     bool *reads = arena_alloc(g->arena, (size_t)g->n_param * (size_t)g->n_layer + 1, sizeof(bool));
     if (reads == NULL)
         return diag_oom(d);
@@ -139,6 +143,7 @@ Status graph_layers(Diag *d, Graph *g)
                 reads[(size_t)g->tensor.at[n->arg[k]].param * (size_t)g->n_layer + (size_t)l] = true;
     }
     TRY(find_units(d, g, reads));
-    TRY(find_uses(d, g, reads, layer_of));
+    TRY(graph_find_uses(d, g));
+    TRY(find_layer_units(d, g, reads));
     return graph_name_layers(d, g);
 }

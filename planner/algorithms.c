@@ -169,43 +169,52 @@ Status search_optimum(Search *s, int64_t *bound_ns)
             TRY(memferry_choices(s, (FpReading)fp, (BpReading)bp, &p));
             start[n++] = p.unit;
         }
-    LpDomain domain = {.clip = s->o->clip, .pinned = s->o->n_rule > 0 ? s->pinned : NULL};
-    TRY(optimal_solve(s->d, s->a, s->g, s->p, &domain, n, start, &s->optimum));
+    LpDomain domain = {.clip = s->o->clip, .pinned = s->o->n_rule > 0 ? s->plain_pinned : NULL};
+    TRY(optimal_solve(s->d, s->a, s->plain, s->p, &domain, n, start, &s->optimum));
     Optimum all = s->optimum;
     if (domain.pinned) {
         domain.pinned = NULL;
         const UnitPlan *pinned[] = {s->optimum.unit};
-        TRY(optimal_solve(s->d, s->a, s->g, s->p, &domain, 1, pinned, &all));
+        TRY(optimal_solve(s->d, s->a, s->plain, s->p, &domain, 1, pinned, &all));
     }
-    /* The linear model is over the plans in which nothing lives on the GPU; bound_make is over all. */
-    TRY(bound_make(s->d, s->g, s->p, s->o->clip, bound_ns));
+    /* The linear model is over the plans in which nothing lives on the GPU and nothing is computed again; bound_make is
+     * over all. */
+    TRY(bound_make(s->d, s->plain, s->p, s->o->clip, bound_ns));
     bool reside = false;
-    for (int i = 0; i < s->g->n_unit; i++)
-        reside = reside || plan_can_reside(s->g, s->p, i);
+    for (int i = 0; i < s->plain->n_unit; i++)
+        reside = reside || plan_can_reside(s->plain, s->p, i);
     if (!reside && all.bound_ns > *bound_ns)
         *bound_ns = all.bound_ns;
     return ST_OK;
 }
 
+/* Choices about the plain graph in the present one. */
+static Status of_plain(Search *s, UnitPlan *unit, Plan *out)
+{
+    Plan plain;
+    TRY(search_blank(s, &plain));
+    plain.graph = s->plain;
+    memcpy(plain.unit, unit, (size_t)plain.n_unit * sizeof *unit);
+    return search_adopt(s, &plain, out);
+}
+
 static Status optimum(Search *s, Candidate **out)
 {
     Plan p;
-    TRY(search_blank(s, &p));
-    memcpy(p.unit, s->optimum.unit, (size_t)p.n_unit * sizeof *p.unit);
+    TRY(of_plain(s, s->optimum.unit, &p));
     return search_add(s, &p, "optimum", out);
 }
 
 static Status frontier(Search *s)
 {
     Candidate *c;
-    LpDomain domain = {.clip = s->o->clip, .pinned = s->o->n_rule > 0 ? s->pinned : NULL};
+    LpDomain domain = {.clip = s->o->clip, .pinned = s->o->n_rule > 0 ? s->plain_pinned : NULL};
     UnitPlan **plan;
     int n;
-    TRY(optimal_frontier(s->d, s->a, s->g, s->p, &domain, &s->optimum, &plan, &n));
+    TRY(optimal_frontier(s->d, s->a, s->plain, s->p, &domain, &s->optimum, &plan, &n));
     for (int i = 0; i < n; i++) {
         Plan p;
-        TRY(search_blank(s, &p));
-        memcpy(p.unit, plan[i], (size_t)p.n_unit * sizeof *p.unit);
+        TRY(of_plain(s, plan[i], &p));
         for (int times = 1; times <= 4; times *= 2) { /* without a unit that is loaded twice, one plan */
             search_load_window(s, &p, times);
             TRY(search_add(s, &p, "price of memory", &c));

@@ -28,7 +28,11 @@
  * kernel with its fastest placement. So all units with c(u) > period live on the GPU, and period >= C + sum of their g(u). With
  * the units in descending order of c(u), the period lies between c(j) and c(j - 1) for some j, and is then at least
  * max(C + sum of g(i) for i < j, c(j)): the bound is the least of these over j. With clipping a cycle starts at the last of all
- * gradients, and has the norm in it. */
+ * gradients, and has the norm in it.
+ *
+ * Recomputation: a plan that computes values again runs the same kernels and more on compute, in which the forward and
+ * backward ones keep their order, and loads a unit as often or once more. Every sum above is at least that of the plan that
+ * makes the same choices without the copies, and no argument asks in which order loads run: the bound holds. */
 #include "planner/plan_search.h"
 
 #include <stdlib.h>

@@ -20,7 +20,7 @@ static void describe_place(const Graph *g, const Unit *u, const UnitPlan *c, cha
         snprintf(buf, size, "dha");
     else
         snprintf(buf, size, "%s from %s/%s", mode_name(plan_mode(u, c)),
-                 g->layer[u->use[first].layer].name, u->use[first].phase == PHASE_FP ? "fp" : "bp");
+                 g->layer[u->use[first].layer].name, phase_name(u->use[first].phase));
 }
 
 /* +1.20 ms, -812 ns */
@@ -195,6 +195,40 @@ static void summary(const Plan *p, Text *to)
     text_add(to, "\n");
 }
 
+/* What is computed again, what it costs, and what the plan would be without. */
+static Status recomputation(Diag *d, Arena *a, const Graph *g, const Profile *p, const Plan *plan, Text *to)
+{
+    StepList *s;
+    int64_t again = 0, model, peak, host;
+    int kernels = 0;
+    char t[32], u[32], v[32], w[32];
+    if (g->n_again == 0)
+        return ST_OK;
+    TRY(steps_build(d, a, g, plan, &s));
+    TRY(steps_time(d, s, p));
+    for (int i = 0; i < s->n_step; i++)
+        if (s->step[i].kind == STEP_KERNEL && s->step[i].phase == PHASE_RP) {
+            again += s->step[i].duration_ns;
+            kernels++;
+        }
+    Plan without = *plan;
+    without.unit = ARENA_NEW(a, UnitPlan, plan->n_unit);
+    if (!without.unit)
+        return diag_oom(d);
+    for (int i = 0; i < plan->n_unit; i++)
+        without.unit[i] = plan_adopt(&g->unit[i], &g->plain->unit[i], plan->unit[i]);
+    TRY(plan_time(d, g->plain, p, &without, NULL, &model));
+    TRY(plan_size(d, g->plain, p, &without, &peak, &host));
+    text_add(to,
+             "The backward pass computes %d segments of the forward pass again, %d kernels, %s of compute; they end with:\n",
+             g->n_again, kernels, time_print(t, again));
+    for (int i = 0; i < g->n_again; i++)
+        text_add(to, "  %s\n", g->again[i]);
+    text_add(to, "If all activations were kept, these choices would take %s a step and %s of GPU memory instead of %s and %s.\n\n",
+             time_print(t, model), size_print(u, peak), time_print(v, plan->model_ns), size_print(w, plan->peak_bytes));
+    return ST_OK;
+}
+
 Status plan_explain(Diag *d, Arena *a, const Graph *g, const Profile *p, const Plan *plan, Text *to)
 {
     Problem *pr;
@@ -206,6 +240,7 @@ Status plan_explain(Diag *d, Arena *a, const Graph *g, const Profile *p, const P
     memcpy(work.unit, plan->unit, (size_t)g->n_unit * sizeof *work.unit);
     TRY(plan_time(d, g, p, plan, NULL, &work.model_ns)); /* of `auto`, the file's is that of another plan */
     summary(&work, to);
+    TRY(recomputation(d, a, g, p, &work, to));
     text_add(to,
              "Each unit, its choice, and what a step without contention would take with only this choice changed:\n\n");
     for (int i = 0; i < g->n_unit; i++)

@@ -8,6 +8,12 @@ int step_group(const Step *x)
     return x->segment / 2;
 }
 
+const char *kernel_part_name(Phase p)
+{
+    static const char *const name[PHASE_COUNT] = {"forward", "backward", "recompute"};
+    return name[p];
+}
+
 static bool goes_on(const Step *last, const Step *x)
 {
     return last && last->phase == x->phase && step_group(last) == step_group(x);
@@ -19,7 +25,7 @@ static Part part_of(const StepList *s, int i)
     const Step *x = &s->step[i];
     Part p = {.stream = x->stream, .what = step_kind_name(x->kind), .of = "", .first = i, .last = i};
     if (x->kind == STEP_KERNEL) {
-        p.what = x->phase == PHASE_FP ? "forward" : "backward";
+        p.what = kernel_part_name(x->phase);
         p.of = step_group(x) < g->n_layer ? g->layer[step_group(x)].name : "";
     } else if (x->unit >= 0) {
         p.of = g->unit[x->unit].name;

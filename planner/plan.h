@@ -62,6 +62,9 @@ typedef struct Plan {
     char hash[33];      /* of plan.yaml when read, "" else */
     char profile_hash[33];
     const char *profile_path; /* relative to the plan's folder in the file; resolved when read */
+    const Graph *graph; /* of plan_make and plan_read: the graph that the choices are about, with what is computed again */
+    int n_recompute;
+    const char **recompute; /* tensors that end the segments of the forward pass that are computed again, in order */
     int n_unit;
     UnitPlan *unit;
     bool clip;                 /* the norm is clipped: updates wait for it */
@@ -76,7 +79,8 @@ typedef struct Plan {
     /* results: by the timeline in steady state, contention-aware unless said */
     int64_t iteration_ns;
     int64_t model_ns;          /* without contention */
-    int64_t bound_ns;          /* proven: no plan of this profile with this clip has a smaller model_ns */
+    int64_t bound_ns;          /* proven: no plan of this profile with this clip that computes nothing again has a smaller
+                                  model_ns; one that does is chosen only when it is slower than such a plan */
     int64_t milp_ns;           /* -1 unless cross-checked */
     int64_t resource_bound_ns; /* max of the four below */
     int64_t compute_ns, h2d_ns, d2h_ns, update_ns; /* busy times in a step, without contention */
@@ -98,6 +102,8 @@ bool plan_set_mode(const Unit *u, Mode m, UnitPlan *p);
 bool plan_can_reside(const Graph *g, const Profile *p, int unit);
 /* NULL, or what makes the choices impossible for this unit. */
 const char *plan_unit_fault(const Unit *u, const UnitPlan *p);
+/* The same choices for the unit of another graph of the model, with more or less that is computed again. */
+UnitPlan plan_adopt(const Unit *from, const Unit *to, UnitPlan c);
 double plan_gap_percent(const Plan *p); /* 100 (model - bound) / bound */
 
 typedef struct ModeRule {
@@ -105,7 +111,11 @@ typedef struct ModeRule {
     Mode mode;
 } ModeRule;
 
+enum { RECOMPUTE_AUTO = -1 }; /* what the budget asks for: auto and optimal; the others compute nothing again */
+
 typedef struct PlanOptions {
+    int recompute;         /* RECOMPUTE_AUTO, or so many segments of equal size: 0 none. More than the model has places to cut:
+                              ST_USAGE */
     const char *algorithm; /* native-offload dha deepspeed-like memferry go-memferry optimal auto; another is
                               ST_USAGE, and they are named */
     int64_t mem_budget_bytes;  /* 0: the device's memory */
@@ -120,13 +130,14 @@ typedef struct PlanOptions {
 /* The names of --dump that are the planner's: problem, fp, bp, go, steps. */
 bool plan_is_pass(const char *name);
 
-/* Chooses, evaluates and lays out. ST_NO_FIT: no candidate of this algorithm (and rules) fits; the message names the least
- * budget that works, which does when asked for. Candidates are judged by the timeline with contention, those of `optimal`
+/* Chooses, evaluates and lays out. g: the model's graph, or one with recomputation, which means the same; the plan's graph
+ * lies in the arena when it has recomputation, and needs g. ST_NO_FIT: no candidate of this algorithm (and rules) fits; the
+ * message names the least budget that works, which does when asked for. Candidates are judged by the timeline with contention, those of `optimal`
  * without; ties by the other one, then peak. bound_ns is proven by optimal.c and bound.c; model_ns of `auto` is that of the
  * plan that is best without contention, from which its search starts. */
 Status plan_make(Diag *d, Arena *a, const Graph *g, const Profile *p, const PlanOptions *options, Plan **out);
 
-/* Fills the results and the layout of a plan whose choices are made: steps, timeline twice, memory. */
+/* Fills the results and the layout of a plan for this graph whose choices are made: steps, timeline twice, memory. */
 Status plan_evaluate(Diag *d, Arena *a, const Graph *g, const Profile *p, Plan *plan);
 
 /* fills: milp_ns, and a table of all algorithms, the bound and the solver's optimum. The optimum is over all plans with this
@@ -138,7 +149,7 @@ Status plan_cross_check(Diag *d, Arena *a, const Graph *g, const Profile *p, con
 /* plan.yaml, schema ferryc/plan/1. */
 Status plan_write(Diag *d, const Graph *g, const Profile *p, const Plan *plan, const char *path, bool force);
 /* Reads the file: unknown keys, ranges, names against the graph; the profile's hash unless force. The layout is taken as it
- * stands: plan_verify judges it. */
+ * stands: plan_verify judges it. *graph has what the plan computes again; it needs the arena until graph_close. */
 Status plan_read(Diag *d, Arena *a, const char *path, bool force, const char *dump_after, Plan **plan, Profile **profile,
                  Model **model, Graph **graph);
 

@@ -116,7 +116,7 @@ static Status run_kernel(Machine *m)
         bool out = k < outs, read = !out || n->call.accumulate;
         int64_t tag = m->iteration + 1;
         if (t->kind == TENSOR_PARAM) {
-            int unit = g->param[t->param].unit, group = 2 * n->segment + (int)n->phase;
+            int unit = g->param[t->param].unit, group = PHASE_COUNT * n->segment + (int)n->phase;
             if (m->use_of[unit] != group) {
                 m->use_of[unit] = group;
                 m->use[unit]++;

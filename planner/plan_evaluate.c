@@ -19,7 +19,7 @@ Mode plan_mode(const Unit *u, const UnitPlan *p)
         return MODE_DHA;
     if (p->hold == HOLD_RELOAD)
         return MODE_RELOAD;
-    return u->use[p->first_gpu_use].phase == PHASE_BP ? MODE_DFGB : MODE_GFGB;
+    return u->use[p->first_gpu_use].phase == PHASE_FP ? MODE_GFGB : MODE_DFGB;
 }
 
 int plan_first_use_of_mode(const Unit *u, Mode m)
@@ -74,6 +74,21 @@ const char *plan_unit_fault(const Unit *u, const UnitPlan *p)
     if (p->hold == HOLD_RELOAD && (p->first_gpu_use >= backward || backward == u->n_use))
         return "only what both passes read from the GPU can be loaded again";
     return NULL;
+}
+
+/* What serves the first backward use serves what is computed again before it, and the other way round. */
+UnitPlan plan_adopt(const Unit *from, const Unit *to, UnitPlan c)
+{
+    int use = c.first_gpu_use, at = to->n_use;
+    if (use < from->n_use && use == plan_first_backward_use(from))
+        at = plan_first_backward_use(to);
+    for (int k = 0; use < from->n_use && at == to->n_use && k < to->n_use; k++)
+        if (to->use[k].layer == from->use[use].layer && to->use[k].phase == from->use[use].phase)
+            at = k;
+    c.first_gpu_use = at;
+    if (plan_unit_fault(to, &c)) /* no backward use is left to load it for */
+        c.hold = HOLD_STEP;
+    return c;
 }
 
 double plan_gap_percent(const Plan *p)
@@ -150,7 +165,7 @@ static Status evaluate(Diag *d, Arena *a, Arena *scratch, const Graph *g, const 
     plan->peak_bytes = memory_peak_bytes(&layout, &p->device);
     plan->host_bytes = memory_host_bytes(s);
     plan->milp_ns = -1;
-    return bound_make(d, g, p, plan->clip, &plan->bound_ns);
+    return bound_make(d, g->plain ? g->plain : g, p, plan->clip, &plan->bound_ns);
 }
 
 /* needs: choices   fills: results, layout   keeps: choices */

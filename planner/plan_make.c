@@ -35,8 +35,7 @@ static Status check_options(Diag *d, const PlanOptions *o, const Algorithm **out
     return ST_OK;
 }
 
-/* fills: pinned */
-static Status apply_rules(Search *s)
+Status search_pin(Search *s)
 {
     for (int r = 0; r < s->o->n_rule; r++) {
         const ModeRule *rule = &s->o->rule[r];
@@ -69,7 +68,7 @@ static Status apply_rules(Search *s)
                       mode_name(rule->mode), hits == 1 ? "this unit" : "any of these units");
             return diag_hint(s->d, "gfgb and dha are possible");
         }
-        if (possible < hits)
+        if (possible < hits && s->g == s->plain)
             diag_note(s->d, "--mode %s=%s: %d of %d units are not read by the backward pass and stay %s", rule->glob,
                       mode_name(rule->mode), hits - possible, hits, rule->mode == MODE_RELOAD ? "gfgb" : "dha");
     }
@@ -89,8 +88,8 @@ static Status prefer(Search *s, const Candidate *a, const Candidate *b, bool *ou
     }
     int64_t ta, tb;
     bool model = !s->by_model;
-    TRY(plan_time(s->d, s->g, s->p, &a->plan, model ? NULL : &ta, model ? &ta : NULL));
-    TRY(plan_time(s->d, s->g, s->p, &b->plan, model ? NULL : &tb, model ? &tb : NULL));
+    TRY(plan_time(s->d, a->plan.graph, s->p, &a->plan, model ? NULL : &ta, model ? &ta : NULL));
+    TRY(plan_time(s->d, b->plan.graph, s->p, &b->plan, model ? NULL : &tb, model ? &tb : NULL));
     *out = ta != tb ? ta < tb : a->peak_bytes < b->peak_bytes;
     return ST_OK;
 }
@@ -241,7 +240,7 @@ static Status dump_stage(Search *s, const char *stage, const Plan *chosen)
                      problem_grad_gain_ns(s->problem, i, &chosen->unit[i]));
     if (strcmp(stage, "steps") == 0 && chosen) {
         StepList *list;
-        st = steps_build(s->d, s->a, s->g, chosen, &list);
+        st = steps_build(s->d, s->a, chosen->graph, chosen, &list);
         if (st == ST_OK)
             st = steps_time(s->d, list, s->p);
         if (st == ST_OK)
@@ -257,11 +256,15 @@ static Status make(Search *s, const Algorithm *algorithm, Plan **out)
 {
     const PlanOptions *o = s->o;
     TRY(search_open(s));
-    TRY(apply_rules(s));
     if (o->dump_after)
         TRY(dump_stage(s, o->dump_after, NULL));
     int64_t bound_ns;
     TRY(search_optimum(s, &bound_ns));
+    if (o->recompute > 0) {
+        const Graph *g;
+        TRY(recompute_evenly(s, o->recompute, &g));
+        TRY(search_enter(s, g));
+    }
     TRY(algorithm->propose(s));
     int64_t mem = o->mem_budget_bytes ? o->mem_budget_bytes : s->p->device.memory_bytes;
     int64_t host = o->host_budget_bytes ? o->host_budget_bytes : s->p->device.host_memory_bytes;
@@ -274,7 +277,7 @@ static Status make(Search *s, const Algorithm *algorithm, Plan **out)
     c->plan.reserve_factor = o->reserve_factor;
     c->plan.profile_path = s->p->path;
     memcpy(c->plan.profile_hash, s->p->hash, sizeof c->plan.profile_hash);
-    TRY(plan_evaluate(s->d, s->a, s->g, s->p, &c->plan));
+    TRY(plan_evaluate(s->d, s->a, c->plan.graph, s->p, &c->plan));
     c->plan.bound_ns = bound_ns;
     if (strcmp(o->algorithm, "auto") == 0 && s->optimum.model_ns < c->plan.model_ns)
         c->plan.model_ns = s->optimum.model_ns;
@@ -289,7 +292,7 @@ Status plan_make(Diag *d, Arena *a, const Graph *g, const Profile *p, const Plan
     *out = NULL;
     const Algorithm *algorithm;
     TRY(check_options(d, options, &algorithm));
-    Search s = {.d = d, .a = a, .g = g, .p = p, .o = options};
+    Search s = {.d = d, .a = a, .plain = g->plain ? g->plain : g, .p = p, .o = options};
     Status st = make(&s, algorithm, out);
     search_close(&s);
     return st;

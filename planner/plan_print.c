@@ -26,6 +26,14 @@ static Counts count(const Graph *g, const Plan *plan)
     return c;
 }
 
+static int recomputed_kernels(const Graph *g)
+{
+    int n = 0;
+    for (int i = g->n_forward; i < g->node.count; i++)
+        n += g->node.at[i].phase == PHASE_RP;
+    return n;
+}
+
 void plan_print_table(const Graph *g, const Plan *plan, Text *to)
 {
     char a[32], b[32], c[32], e[32];
@@ -44,6 +52,8 @@ void plan_print_table(const Graph *g, const Plan *plan, Text *to)
         text_add(to, "%-12s%d units, %s\n", mode_name((Mode)m), n.mode[m], size_print(a, n.mode_bytes[m]));
     if (n.mode[MODE_RELOAD] > 0 && plan->load_window_bytes > 0)
         text_add(to, "reloads     %s on the GPU at a time\n", size_print(a, plan->load_window_bytes));
+    if (plan->n_recompute > 0)
+        text_add(to, "recompute   %d segments of the forward pass, %d kernels\n", plan->n_recompute, recomputed_kernels(g));
     text_add(to, "gradients   %d on the GPU (%s), %d on the host (%s)", n.grad_gpu, size_print(a, n.grad_gpu_bytes),
              n.grad_host, size_print(b, n.grad_host_bytes));
     if (plan->gradient_window_bytes > 0)
@@ -85,8 +95,13 @@ void plan_print_json(const Graph *g, const Plan *plan, Text *to)
         text_add(to, "null");
     else
         text_add(to, "%" PRId64, plan->milp_ns);
-    text_add(to, ",\n  \"clip\": %s,\n  \"update_after_bp\": %s,\n  \"modes\": {", plan->clip ? "true" : "false",
+    text_add(to, ",\n  \"clip\": %s,\n  \"update_after_bp\": %s,\n  \"recompute\": [", plan->clip ? "true" : "false",
              plan->update_after_bp ? "true" : "false");
+    for (int i = 0; i < plan->n_recompute; i++) {
+        text_add(to, "%s", i ? ", " : "");
+        text_add_quoted(to, plan->recompute[i]);
+    }
+    text_add(to, "],\n  \"modes\": {");
     for (int i = 0; i < g->n_unit; i++) {
         text_add(to, "%s\n    ", i ? "," : "");
         text_add_quoted(to, g->unit[i].name);

@@ -23,12 +23,15 @@ typedef struct Candidate {
 typedef struct Search {
     Diag *d;
     Arena *a;
-    const Graph *g;
+    const Graph *plain; /* without recomputation */
     const Profile *p;
     const PlanOptions *o;
-    Problem *problem;
     bool by_model;   /* candidates are timed without contention */
-    Optimum optimum; /* of the plans that obey --mode, without contention */
+    Optimum optimum; /* of the plain plans that obey --mode, without contention */
+    Pin *plain_pinned;
+    /* What candidates are made of now, and what follows from it: see search_enter. */
+    const Graph *g;
+    Problem *problem;
     Pin *pinned;            /* by unit: by --mode */
     VEC(Candidate *) found; /* each set of choices once */
     int n_slot, *slot;      /* hash table over found, by key; heap */
@@ -43,11 +46,17 @@ typedef struct Algorithm {
 const Algorithm *algorithm_find(const char *name); /* NULL: there is none */
 const Algorithm *algorithm_table(int *count);
 
-/* Heap parts of a Search, whose first six fields are set. */
+/* Heap parts of a Search, whose fields down to o are set; candidates are of the plain graph. */
 Status search_open(Search *s);
 void search_close(Search *s);
+/* From here on candidates are of this graph: the plain one, or one with recomputation. */
+Status search_enter(Search *s, const Graph *g);
+/* fills: pinned, which --mode means in the present graph. Notes are printed when there is no recomputation. */
+Status search_pin(Search *s);
 /* Choices to start from: all GFGB, gradients ON_GPU, early. Fresh arena memory. */
 Status search_blank(Search *s, Plan *out);
+/* The same choices in the present graph. */
+Status search_adopt(Search *s, const Plan *from, Plan *out);
 Status search_copy(Search *s, const Plan *from, Plan *out);
 /* Applies pinned modes and what has only one sense (a frozen unit has no gradient), then times the choices unless they
  * are known. *out is owned by the pool. */
@@ -56,7 +65,7 @@ Status search_try(Search *s, const Plan *choices, const char *from, Candidate **
 Status search_size(Search *s, Candidate *c);
 /* search_try, and proposes it. */
 Status search_add(Search *s, const Plan *choices, const char *from, Candidate **out);
-/* Fastest, then the one found first. */
+/* Fastest of the present graph, then the one found first. */
 Candidate *search_fastest(const Search *s);
 /* Update placement by the timeline: all early, all late, and the first k units in order of use late for a grid of k
  * that is refined around the best. *out = the best. */
@@ -68,6 +77,8 @@ Status search_improve(Search *s, Candidate *from, int evaluations, int64_t peak_
 void search_load_window(const Search *s, Plan *p, int times);
 /* Units that live on the GPU, the others as in this plan; see resident.c. */
 Status search_resident(Search *s, const Plan *from);
+/* The plain graph with so many segments of equal size computed again; see recompute.c. ST_USAGE: too many. */
+Status recompute_evenly(Search *s, int segments, const Graph **out);
 /* From a candidate down to the most frugal choices; see frugal.c. */
 Status search_frugal(Search *s, const Candidate *from);
 
@@ -92,7 +103,8 @@ Status plan_size(Diag *d, const Graph *g, const Profile *p, const Plan *plan, in
 /* ---- bound.c
  * ------------------------------------------------------------------------------------------------------------- */
 
-/* *out_ns: no plan of this profile with this clip has a smaller model_ns; the proof is in bound.c. */
+/* g: without recomputation. *out_ns: no plan of this profile with this clip has a smaller model_ns, whatever it computes
+ * again; the proof is in bound.c. */
 Status bound_make(Diag *d, const Graph *g, const Profile *p, bool clip, int64_t *out_ns);
 
 /* ---- plan.yaml in parts (plan_yaml.c), for a graph and profile that are there already
@@ -102,7 +114,7 @@ Status bound_make(Diag *d, const Graph *g, const Profile *p, bool clip, int64_t 
 void plan_yaml_text(const Graph *g, const Plan *plan, const char *profile_path, Text *to);
 /* Everything that needs no graph. */
 Status plan_yaml_head(Diag *d, Arena *a, const char *path, YamlNode **top, Plan **out);
-/* Units and layout; the profile's hash unless force. */
+/* g: the model's, without recomputation. Fills plan->graph, units and layout; the profile's hash unless force. */
 Status plan_yaml_body(Diag *d, Arena *a, const YamlNode *top, const Graph *g, const Profile *p, bool force, Plan *plan);
 
 #endif

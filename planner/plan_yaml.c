@@ -59,6 +59,13 @@ void plan_yaml_text(const Graph *g, const Plan *plan, const char *profile_path, 
     text_add(to, "  live_bytes: %" PRId64 "\n", plan->live_bytes);
     text_add(to, "  host_bytes: %" PRId64 "\n", plan->host_bytes);
 
+    if (g->n_again > 0)
+        text_add(to, "recompute:\n");
+    for (int i = 0; i < g->n_again; i++) {
+        text_add(to, "  - ");
+        text_add_quoted(to, g->again[i]);
+        text_add(to, "\n");
+    }
     text_add(to, "units:\n");
     for (int i = 0; i < g->n_unit; i++) {
         const Unit *u = &g->unit[i];
@@ -71,7 +78,7 @@ void plan_yaml_text(const Graph *g, const Plan *plan, const char *profile_path, 
         } else {
             const Use *use = &u->use[c->first_gpu_use];
             Text name = {0};
-            text_add(&name, "%s/%s", g->layer[use->layer].name, use->phase == PHASE_FP ? "fp" : "bp");
+            text_add(&name, "%s/%s", g->layer[use->layer].name, phase_name(use->phase));
             to->failed |= name.failed;
             text_add_quoted(to, name.at ? name.at : "");
             text_free(&name);
@@ -193,7 +200,7 @@ static Status read_word(Diag *d, const YamlNode *map, const char *key, const cha
     return ST_OK;
 }
 
-/* "LAYER/fp", "LAYER/bp" or never -> index of the use. */
+/* "LAYER/fp", "LAYER/rp", "LAYER/bp" or never -> index of the use. */
 static Status read_served_from(Diag *d, const Graph *g, const Unit *u, const YamlNode *map, int *out)
 {
     YamlNode *n;
@@ -204,7 +211,7 @@ static Status read_served_from(Diag *d, const Graph *g, const Unit *u, const Yam
     const char *slash = strrchr(n->text, '/');
     for (int k = 0; slash && k < u->n_use; k++) {
         const char *name = g->layer[u->use[k].layer].name;
-        const char *phase = u->use[k].phase == PHASE_FP ? "fp" : "bp";
+        const char *phase = phase_name(u->use[k].phase);
         if (strlen(name) == (size_t)(slash - n->text) && strncmp(name, n->text, strlen(name)) == 0 &&
             strcmp(slash + 1, phase) == 0) {
             *out = k;
@@ -212,7 +219,7 @@ static Status read_served_from(Diag *d, const Graph *g, const Unit *u, const Yam
         }
     }
     yaml_error(d, n, "unit '%s' has no use '%s'", u->name, n->text);
-    return diag_hint(d, "write LAYER/fp or LAYER/bp of a layer that reads the unit, or never");
+    return diag_hint(d, "write LAYER/fp, LAYER/bp or, where it is computed again, LAYER/rp of a layer that reads the unit, or never");
 }
 
 static Status read_unit(Diag *d, const Graph *g, const YamlNode *map, Plan *plan, bool *seen)
@@ -329,10 +336,46 @@ static Status read_layout(Diag *d, Arena *a, const Graph *g, const YamlNode *top
     return ST_OK;
 }
 
-static Status read_head(Diag *d, const YamlNode *top, Plan *plan)
+/* Names of tensors; whether the model has them is for graph_recompute to say. No key: nothing is computed again. */
+static Status read_recompute(Diag *d, Arena *a, const YamlNode *top, Plan *plan)
 {
-    static const char *const keys[] = {"schema",  "tool",  "profile", "algorithm", "options",
-                                       "results", "units", "layout",  NULL};
+    YamlNode *list;
+    if (!yaml_find(top, "recompute"))
+        return ST_OK;
+    TRY(yaml_get(d, top, "recompute", YAML_LIST, &list));
+    plan->recompute = ARENA_NEW(a, const char *, list->count);
+    if (!plan->recompute)
+        return diag_oom(d);
+    for (int i = 0; i < list->count; i++) {
+        if (list->item[i]->kind != YAML_SCALAR)
+            return yaml_error(d, list->item[i], "recompute is a list of tensors, each the end of a segment");
+        plan->recompute[plan->n_recompute++] = list->item[i]->text;
+    }
+    return ST_OK;
+}
+
+/* fills: plan->graph, the model's with what the plan computes again */
+static Status read_graph(Diag *d, Arena *a, const YamlNode *top, const Graph *g, Plan *plan)
+{
+    const YamlNode *list = yaml_find(top, "recompute");
+    int before = -1;
+    for (int i = 0; i < plan->n_recompute; i++) {
+        const char *name = plan->recompute[i];
+        int end = graph_end_node(g, name);
+        if (end < 0)
+            return yaml_error(d, list->item[i], "the model's forward pass computes no tensor '%s'", name);
+        if (end <= before)
+            return yaml_error(d, list->item[i], "the segment that ends with '%s' does not follow the one before it", name);
+        before = end;
+    }
+    plan->graph = g;
+    return plan->n_recompute == 0 ? ST_OK : graph_recompute(d, a, g, plan->n_recompute, plan->recompute, &plan->graph);
+}
+
+static Status read_head(Diag *d, Arena *a, const YamlNode *top, Plan *plan)
+{
+    static const char *const keys[] = {"schema",    "tool",  "profile", "algorithm", "options", "results",
+                                       "recompute", "units", "layout",  NULL};
     static const char *const profile_keys[] = {"path", "hash", NULL};
     if (top->kind != YAML_MAP)
         return yaml_error(d, top, "a plan is a map with schema: %s", SCHEMA);
@@ -354,6 +397,7 @@ static Status read_head(Diag *d, const YamlNode *top, Plan *plan)
     if (!algorithm_find(plan->algorithm))
         return yaml_error(d, yaml_find(top, "algorithm"), "unknown algorithm '%s'", plan->algorithm);
     TRY(read_options(d, top, plan));
+    TRY(read_recompute(d, a, top, plan));
     return read_results(d, top, plan);
 }
 
@@ -366,7 +410,7 @@ Status plan_yaml_head(Diag *d, Arena *a, const char *path, YamlNode **top, Plan 
         return diag_oom(d);
     plan->path = arena_strdup(a, path);
     TRY(hash_file(d, path, plan->hash));
-    TRY(read_head(d, *top, plan));
+    TRY(read_head(d, a, *top, plan));
     const char *dir = path_dir(a, path);
     plan->profile_path = dir ? path_join(a, dir, plan->profile_path) : NULL;
     if (!plan->path || !plan->profile_path)
@@ -384,8 +428,9 @@ Status plan_yaml_body(Diag *d, Arena *a, const YamlNode *top, const Graph *g, co
                    p->path ? p->path : "the profile", p->hash);
         return diag_hint(d, "make the plan again with ferryc plan, or use --force");
     }
-    TRY(read_units(d, a, g, top, plan));
-    return read_layout(d, a, g, top, plan);
+    TRY(read_graph(d, a, top, g, plan));
+    TRY(read_units(d, a, plan->graph, top, plan));
+    return read_layout(d, a, plan->graph, top, plan);
 }
 
 Status plan_read(Diag *d, Arena *a, const char *path, bool force, const char *dump_after, Plan **out, Profile **profile,
@@ -408,6 +453,7 @@ Status plan_read(Diag *d, Arena *a, const char *path, bool force, const char *du
         *profile = NULL;
         return st;
     }
+    *graph = (Graph *)plan->graph;
     *out = plan;
     return ST_OK;
 }

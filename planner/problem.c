@@ -171,7 +171,7 @@ int64_t problem_dha_cost_ns(const Problem *p, int unit, int first_gpu_use)
     for (int k = 0; k < first_gpu_use && k < u->n_use; k++) {
         int l = u->use[k].layer;
         const LayerProfile *t = &p->profile->layer[l];
-        if (u->use[k].phase == PHASE_FP)
+        if (u->use[k].phase != PHASE_BP)
             sum += unit_share(g, l, unit, t->fp[ON_HOST].median_ns - t->fp[ON_GPU].median_ns, touch_fp);
         else
             sum += unit_share(g, l, unit, t->bp[ON_HOST][ON_GPU].median_ns - t->bp[ON_GPU][ON_GPU].median_ns, touch_bp);

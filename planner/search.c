@@ -26,10 +26,21 @@ Status search_open(Search *s)
 {
     s->n_slot = 1 << 10;
     s->slot = base_alloc((size_t)s->n_slot * sizeof *s->slot);
-    s->pinned = ARENA_NEW(s->a, Pin, s->g->n_unit);
-    if (!s->slot || !s->pinned)
+    if (!s->slot)
         return diag_oom(s->d);
-    return problem_make(s->d, s->a, s->g, s->p, &s->problem);
+    TRY(search_enter(s, s->plain));
+    s->plain_pinned = s->pinned;
+    return ST_OK;
+}
+
+Status search_enter(Search *s, const Graph *g)
+{
+    s->g = g;
+    s->pinned = ARENA_NEW(s->a, Pin, g->n_unit);
+    if (!s->pinned)
+        return diag_oom(s->d);
+    TRY(problem_make(s->d, s->a, g, s->p, &s->problem));
+    return search_pin(s);
 }
 
 void search_close(Search *s)
@@ -41,7 +52,13 @@ void search_close(Search *s)
 
 Status search_blank(Search *s, Plan *out)
 {
-    *out = (Plan){.algorithm = s->o->algorithm, .n_unit = s->g->n_unit, .clip = s->o->clip, .reserve_factor = -1};
+    *out = (Plan){.algorithm = s->o->algorithm,
+                  .graph = s->g,
+                  .n_recompute = s->g->n_again,
+                  .recompute = s->g->again,
+                  .n_unit = s->g->n_unit,
+                  .clip = s->o->clip,
+                  .reserve_factor = -1};
     out->unit = ARENA_NEW(s->a, UnitPlan, s->g->n_unit);
     return out->unit ? ST_OK : diag_oom(s->d);
 }
@@ -53,6 +70,17 @@ Status search_copy(Search *s, const Plan *from, Plan *out)
     if (!out->unit)
         return diag_oom(s->d);
     memcpy(out->unit, from->unit, (size_t)from->n_unit * sizeof *out->unit);
+    return ST_OK;
+}
+
+Status search_adopt(Search *s, const Plan *from, Plan *out)
+{
+    TRY(search_copy(s, from, out));
+    out->graph = s->g;
+    out->n_recompute = s->g->n_again;
+    out->recompute = s->g->again;
+    for (int i = 0; i < out->n_unit; i++)
+        out->unit[i] = plan_adopt(&from->graph->unit[i], &s->g->unit[i], from->unit[i]);
     return ST_OK;
 }
 
@@ -77,6 +105,10 @@ static void key_of(const Plan *p, uint64_t key[2])
         key[side] = mix(key[side], (uint64_t)p->gradient_window_bytes);
         key[side] = mix(key[side], (uint64_t)p->load_window_bytes);
         key[side] = mix(key[side], (uint64_t)p->n_alloc * 2 + (p->update_after_bp ? 1 : 0));
+        key[side] = mix(key[side], (uint64_t)p->n_recompute);
+        for (int i = 0; i < p->n_recompute; i++)
+            for (const char *c = p->recompute[i]; *c || c == p->recompute[i]; c++)
+                key[side] = mix(key[side], (uint64_t)(unsigned char)*c);
     }
 }
 
@@ -154,7 +186,7 @@ Status search_try(Search *s, const Plan *choices, const char *from, Candidate **
     *c = (Candidate){.plan = plan, .from = from, .key = {key[0], key[1]}, .peak_bytes = -1, .host_bytes = -1};
     s->slot[at] = s->found.count;
     s->n_timed++;
-    TRY(plan_time(s->d, s->g, s->p, &c->plan, s->by_model ? NULL : &c->iteration_ns, s->by_model ? &c->iteration_ns : NULL));
+    TRY(plan_time(s->d, c->plan.graph, s->p, &c->plan, s->by_model ? NULL : &c->iteration_ns, s->by_model ? &c->iteration_ns : NULL));
     if (s->found.count * 2 > s->n_slot)
         TRY(grow(s));
     *out = c;
@@ -167,7 +199,7 @@ Status search_size(Search *s, Candidate *c)
     if (c->peak_bytes >= 0)
         return ST_OK;
     s->n_sized++;
-    return plan_size(s->d, s->g, s->p, &c->plan, &c->peak_bytes, &c->host_bytes);
+    return plan_size(s->d, c->plan.graph, s->p, &c->plan, &c->peak_bytes, &c->host_bytes);
 }
 
 Status search_add(Search *s, const Plan *choices, const char *from, Candidate **out)
@@ -181,7 +213,7 @@ Candidate *search_fastest(const Search *s)
 {
     Candidate *best = NULL;
     for (int i = 0; i < s->found.count; i++)
-        if (!best || s->found.at[i]->iteration_ns < best->iteration_ns)
+        if (s->found.at[i]->plan.graph == s->g && (!best || s->found.at[i]->iteration_ns < best->iteration_ns))
             best = s->found.at[i];
     return best;
 }

@@ -156,7 +156,7 @@ const char *step_label(const StepList *s, int step, char out[STEP_LABEL_BYTES]);
  * before it, as codegen makes functions of them), or one step of the load, store or update stream. */
 typedef struct Part {
     StepStream stream;
-    const char *what; /* "forward", "backward", or the kind of the step: "load", "adamw", ... */
+    const char *what; /* "forward", "backward", "recompute", or the kind of the step: "load", "adamw", ... */
     const char *of;   /* the layer or unit; "" after the last layer, and of what belongs to none */
     int first, last;  /* its first and last step in the program; between them there may be steps of other streams */
 } Part;
@@ -166,6 +166,7 @@ typedef struct PartList {
     int *of_step; /* by step; -1 for HOST */
 } PartList;
 Status parts_build(Diag *d, Arena *a, const StepList *s, PartList *out);
+const char *kernel_part_name(Phase p); /* "forward", "backward", "recompute" */
 int step_group(const Step *x); /* of a kernel: the layer whose function it belongs to, n_layer after the last */
 
 /* ---- happens-before --------------------------------------------------------------------------------------------------- */

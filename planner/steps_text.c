@@ -28,7 +28,8 @@ const char *step_label(const StepList *s, int step, char out[STEP_LABEL_BYTES])
     const char *kind = step_kind_name(x->kind);
     if (x->kind == STEP_KERNEL && s->graph && x->node >= 0) {
         const Node *n = &s->graph->node.at[x->node];
-        snprintf(out, STEP_LABEL_BYTES, "%s %d %.100s (%s)", kind, step, n->name, ferry_op_get(n->call.op)->name);
+        snprintf(out, STEP_LABEL_BYTES, "%s %d %.100s (%s%s)", kind, step, n->name, ferry_op_get(n->call.op)->name,
+                 n->phase == PHASE_RP ? " again" : "");
     } else if (x->unit >= 0 && s->graph) {
         snprintf(out, STEP_LABEL_BYTES, "%s %d %.100s%s", kind, step, s->graph->unit[x->unit].name,
                  x->copy == 2 ? " again" : "");
@@ -57,7 +58,7 @@ void steps_print(const StepList *s, Text *to)
         const Step *x = &s->step[i];
         text_add(to, "step %d %s: %s", i, step_stream_name(x->stream), step_label(s, i, label));
         if (x->segment >= 0)
-            text_add(to, ", %s segment %d", x->phase == PHASE_FP ? "fp" : "bp", x->segment);
+            text_add(to, ", %s segment %d", phase_name(x->phase), x->segment);
         for (int k = 0; k < x->n_wait; k++)
             text_add(to, "%s%d%s", k == 0 ? "; waits for " : ", ", x->wait[k].step,
                      x->wait[k].distance ? " of the last iteration" : "");

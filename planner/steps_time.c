@@ -3,7 +3,8 @@
  * needs: steps with accesses, a matching profile   fills: duration_ns, link   keeps: everything else
  *
  * The profile knows layers and the operators between them, the list knows kernels. A segment's time for the place where
- * its parameters and gradients are is split among its kernels so that their sum is exactly that time:
+ * its parameters and gradients are is split among its kernels so that their sum is exactly that time. What is computed
+ * again takes what it took in the forward pass; of a segment only a part of which is, the part by node_cost.
  *  - the time with everything in GPU memory by node_cost;
  *  - what reading parameters by DHA adds to the kernels that read them from the host, by the bytes they read; what
  * writing gradients adds likewise. A kernel that is faster by DHA (noise in the profile) makes the whole segment
@@ -15,6 +16,7 @@
 typedef struct Share {
     double cost, read, write;   /* of all kernels; bytes only of those on the host */
     double all_read, all_write; /* bytes of parameters and gradients wherever they are */
+    double part;                /* of the profiled kernels that these are: less than 1 when only some are computed again */
     double done_cost, done_read, done_write;
     int64_t base_ns, read_ns, write_ns; /* to deal out */
     int64_t dealt_base, dealt_read, dealt_write;
@@ -68,8 +70,9 @@ static void set_times(Share *x, const Profile *p, int segment, Phase phase)
     double base, with_read, with_both;
     double r = x->all_read > 0 ? x->read / x->all_read : 0, w = x->all_write > 0 ? x->write / x->all_write : 0;
     if (segment % 2 == 0) {
-        base = with_read = with_both = (double)(phase == PHASE_FP ? p->between[l].fp : p->between[l].bp).median_ns;
-    } else if (phase == PHASE_FP) {
+        base = with_read = with_both =
+            x->part * (double)(phase == PHASE_BP ? p->between[l].bp : p->between[l].fp).median_ns;
+    } else if (phase != PHASE_BP) {
         base = (double)p->layer[l].fp[ON_GPU].median_ns;
         with_read = with_both = between(base, (double)p->layer[l].fp[ON_HOST].median_ns, r);
     } else {
@@ -80,6 +83,7 @@ static void set_times(Share *x, const Profile *p, int segment, Phase phase)
             with_read,
             between((double)lp->bp[ON_GPU][ON_HOST].median_ns, (double)lp->bp[ON_HOST][ON_HOST].median_ns, r), w);
     }
+    base = (double)(int64_t)(base + 0.5);
     int64_t total = (int64_t)(with_both + 0.5);
     x->read_ns = (int64_t)(with_read + 0.5) - (int64_t)base;
     x->write_ns = total - (int64_t)(with_read + 0.5);
@@ -92,6 +96,11 @@ static void set_times(Share *x, const Profile *p, int segment, Phase phase)
     x->base_ns = total - x->read_ns - x->write_ns;
 }
 
+static Share *share_of(Share *share, int segment, Phase phase)
+{
+    return &share[PHASE_COUNT * (size_t)segment + (size_t)phase];
+}
+
 static void time_kernels(StepList *s, const Profile *p, Share *share)
 {
     const Graph *g = s->graph;
@@ -101,7 +110,7 @@ static void time_kernels(StepList *s, const Profile *p, Share *share)
             if (step->kind != STEP_KERNEL)
                 continue;
             const Node *n = &g->node.at[step->node];
-            Share *x = &share[2 * (size_t)n->segment + (size_t)n->phase];
+            Share *x = share_of(share, n->segment, n->phase);
             double read, write, all_read, all_write, cost = (double)node_cost(g, n);
             dha_bytes(s, step, &read, &write, &all_read, &all_write);
             if (pass == 0) {
@@ -119,8 +128,13 @@ static void time_kernels(StepList *s, const Profile *p, Share *share)
             if (steps_is_dha(s, step, &r, &w))
                 step->link = (r ? 1u << LINK_DHA_READ : 0) | (w ? 1u << LINK_DHA_WRITE : 0);
         }
-        for (int i = 0; pass == 0 && i < 2 * g->n_segment; i++)
-            set_times(&share[i], p, i / 2, (Phase)(i % 2));
+        for (int i = 0; pass == 0 && i < g->n_segment; i++) {
+            Share *again = share_of(share, i, PHASE_RP), *once = share_of(share, i, PHASE_FP);
+            again->part = once->cost > 0 ? again->cost / once->cost : 1;
+            once->part = share_of(share, i, PHASE_BP)->part = 1;
+            for (int phase = 0; phase < PHASE_COUNT; phase++)
+                set_times(share_of(share, i, (Phase)phase), p, i, (Phase)phase);
+        }
     }
 }
 
@@ -210,7 +224,7 @@ Status steps_time(Diag *d, StepList *s, const Profile *p)
         if (s->step[i].duration_ns < 0)
             return diag_fail(d, ST_MODEL, "unit %s: the profile does not say how long its update takes on the GPU",
                              g->unit[s->step[i].unit].name);
-    Share *share = base_alloc(2 * (size_t)g->n_segment * sizeof *share);
+    Share *share = base_alloc(PHASE_COUNT * (size_t)g->n_segment * sizeof *share);
     if (!share)
         return diag_oom(d);
     time_kernels(s, p, share);

@@ -79,7 +79,7 @@ void page_algorithms(const Report *r, Text *to)
  * -------------------------------------------------------------------------------------------------------------- */
 
 typedef struct Times {
-    int64_t planned[2]; /* by phase: as the plan places parameters and gradients */
+    int64_t planned[2]; /* by phase: as the plan places parameters and gradients; what is computed again is backward */
     int64_t on_gpu[2];  /* with everything in GPU memory */
 } Times;
 
@@ -210,7 +210,7 @@ static void unit_row(const Report *r, const Times *layer, int i, Text *to)
     }
     if (plan_mode(u, c) != MODE_DHA && c->first_gpu_use > 0 && u->use[u->n_use - 1].layer != u->use[0].layer) {
         const Use *use = &u->use[c->first_gpu_use];
-        text_add(to, "%sloaded for %s of ", more ? "; " : "", use->phase == PHASE_FP ? "forward" : "backward");
+        text_add(to, "%sloaded for %s of ", more ? "; " : "", kernel_part_name(use->phase));
         text_add_html(to, g->layer[use->layer].name);
     }
     text_add(to, "</small></th>");
@@ -244,7 +244,7 @@ Status page_layers(Diag *d, const Report *r, Text *to)
     for (int i = 0; i < r->steps->n_step; i++) {
         const Step *x = &r->steps->step[i];
         if (x->kind == STEP_KERNEL && x->segment % 2 == 1)
-            layer[x->segment / 2].planned[x->phase] += x->duration_ns;
+            layer[x->segment / 2].planned[x->phase == PHASE_FP ? PHASE_FP : PHASE_BP] += x->duration_ns;
     }
     strip(r, to);
     text_add(

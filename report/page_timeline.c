@@ -28,7 +28,7 @@ static const char *span_class(const Step *x)
 {
     switch (x->kind) {
     case STEP_KERNEL:
-        return x->phase == PHASE_FP ? "fp" : "bp";
+        return phase_name(x->phase);
     case STEP_LOAD_INPUT:
     case STEP_LOAD:
         return "ld";
@@ -47,7 +47,8 @@ static const char *span_class(const Step *x)
 
 static void describe_segment(const Graph *g, const Step *x, Text *to)
 {
-    text_add(to, "%s of ", x->phase == PHASE_FP ? "forward" : "backward");
+    static const char *const what[PHASE_COUNT] = {"forward", "backward", "recomputation"};
+    text_add(to, "%s of ", what[x->phase]);
     int layer = x->segment / 2;
     if (x->segment % 2 == 1) {
         text_add_html(to, g->layer[layer].name);

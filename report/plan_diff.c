@@ -120,6 +120,19 @@ static void reserve_text(char *buf, size_t size, double factor)
         snprintf(buf, size, "%g", factor);
 }
 
+/* "3 segments", and "3 others" when they do not end where those of the other plan do. */
+static void recompute_text(char *buf, size_t size, const Plan *p, const Plan *other)
+{
+    bool same = other != NULL && other->n_recompute == p->n_recompute;
+    bool differ = false;
+    for (int i = 0; same && i < p->n_recompute; i++)
+        differ = differ || strcmp(p->recompute[i], other->recompute[i]) != 0;
+    if (p->n_recompute == 0)
+        snprintf(buf, size, "nothing");
+    else
+        snprintf(buf, size, "%d %s", p->n_recompute, differ ? "others" : p->n_recompute == 1 ? "segment" : "segments");
+}
+
 /* "gfgb -> dha", or the one value that did not change. */
 static void change_text(char *buf, size_t size, const UnitDiff *u, Choice c)
 {
@@ -181,6 +194,9 @@ void plan_diff_print(const PlanDiff *x, Text *to)
     reserve_text(left, sizeof left, a->reserve_factor);
     reserve_text(right, sizeof right, b->reserve_factor);
     print_word_row(to, "reserve factor", left, right);
+    recompute_text(left, sizeof left, a, NULL);
+    recompute_text(right, sizeof right, b, a);
+    print_word_row(to, "computed again", left, right);
     if (x->n_diff == 0) {
         text_add(to, "\nAll %d units are the same.\n", x->n_unit);
         return;
@@ -226,7 +242,7 @@ static void json_plan(Text *to, const PlanView *v)
     text_add(to, ", \"gap_percent\": %.6f", plan_gap_percent(p));
     for (int i = 0; i < N_RESULT; i++)
         text_add(to, ", \"%s\": %" PRId64, RESULTS[i].key, result(v, i));
-    text_add(to, ", \"units\": %d}", v->n_unit);
+    text_add(to, ", \"recompute\": %d, \"units\": %d}", p->n_recompute, v->n_unit);
 }
 
 void plan_diff_json(const PlanDiff *x, Text *to)

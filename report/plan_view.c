@@ -75,7 +75,7 @@ Status plan_view_of(Diag *d, Arena *a, const Graph *g, const Plan *plan, PlanVie
         const char *from = "never";
         if (c->first_gpu_use < u->n_use) {
             const Use *use = &u->use[c->first_gpu_use];
-            from = arena_printf(a, "%s/%s", g->layer[use->layer].name, use->phase == PHASE_FP ? "fp" : "bp");
+            from = arena_printf(a, "%s/%s", g->layer[use->layer].name, phase_name(use->phase));
         }
         if (!from)
             return diag_oom(d);

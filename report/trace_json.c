@@ -37,9 +37,7 @@ static void add_step(const Report *r, int i, int iteration, int64_t start, int64
     text_add(to, ",\n{\"ph\": \"X\", \"pid\": 1, \"tid\": %d, \"name\": ", (int)x->stream + 1);
     text_add_quoted(to, step_label(s, i, label));
     text_add(to, ", \"cat\": \"%s\"",
-             x->segment < 0         ? step_kind_name(x->kind)
-             : x->phase == PHASE_FP ? "forward"
-                                    : "backward");
+             x->segment < 0 ? step_kind_name(x->kind) : kernel_part_name(x->phase));
     add_time(to, "ts", start);
     add_time(to, "dur", end - start);
     text_add(to, ", \"args\": {\"step\": %d, \"iteration\": %d, \"alone_ns\": %" PRId64, i, iteration, x->duration_ns);

@@ -13,6 +13,7 @@ build() { # name, plan options...
 }
 build native --algorithm native-offload
 build memferry --algorithm memferry
+build again --algorithm native-offload --recompute 4
 
 # PyTorch 2 in float64, 60 runs of 200 steps over the same batches: the mean of a run is 6.257519 with a standard deviation of
 # 0.000571 between runs; around the mean of its batch a step's loss has a standard deviation of 0.00838. The loss without
@@ -35,6 +36,9 @@ train=(--data "$data" --lr 1e-3 --seed 5)
 quiet native/trainer "${train[@]}" --steps 12 --log native.jsonl
 quiet memferry/trainer "${train[@]}" --steps 12 --log memferry.jsonl
 same_values native.jsonl memferry.jsonl
+quiet again/trainer "${train[@]}" --steps 12 --log again.jsonl
+same_values native.jsonl again.jsonl
+[ "$(grep -c 'void \*.*dropout_again;' again/schedule.c)" -gt 2 ] || fail "hardly a dropout is computed again"
 quiet memferry/trainer "${train[@]}" --steps 5 --log parts.jsonl --save half
 quiet native/trainer "${train[@]}" --steps 12 --log parts.jsonl --resume half
 same_values native.jsonl parts.jsonl

@@ -29,6 +29,9 @@ train memferry --algorithm memferry
 train go0 --algorithm go-memferry --reserve-factor 0
 train go50 --algorithm go-memferry --reserve-factor 0.5
 train hand --algorithm memferry --mode '*attn*=dfgb' --mode '*mlp*=dha' --mode '*ln_1*=gfgb'
+train again --algorithm memferry --recompute 3
+train reloaded --mode '*=reload' --recompute 5
+[ $(json live_bytes again.json) -lt $(($(json live_bytes memferry.json) * 3 / 4)) ] || fail "recomputation saves no quarter of the memory"
 train auto
 # The least budget is named, works, and nothing below it does.
 expect 3 'least' ferryc plan --dry-run --mem-budget 4K
@@ -47,6 +50,6 @@ grep -q 'load_window_bytes: [1-9]' reload.yaml || fail "no window of loads under
 for a in gfgb dha; do
     grep -q "mode: $a" memferry.yaml || fail "memferry does not mix modes: no $a"
 done
-for name in dha deepspeed memferry go0 go50 hand auto reload resident mixed least; do
+for name in again reloaded dha deepspeed memferry go0 go50 hand auto reload resident mixed least; do
     same_values native.jsonl $name.jsonl
 done

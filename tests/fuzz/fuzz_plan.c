@@ -31,13 +31,13 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     if (st == ST_OK) {
         StepList *s;
         Text one = {0}, two = {0};
-        plan_yaml_text(g, plan, "profile.yaml", &one);
-        if (steps_build(&verdict, a, g, plan, &s) == ST_OK)
+        plan_yaml_text(plan->graph, plan, "profile.yaml", &one);
+        if (steps_build(&verdict, a, plan->graph, plan, &s) == ST_OK)
             plan_verify(&verdict, a, s, &plan->layout);
         if (plan_yaml_head(&d, a, memory_file((const uint8_t *)one.at, one.size), &top, &plan) != ST_OK ||
             plan_yaml_body(&d, a, top, g, p, true, plan) != ST_OK)
             abort();
-        plan_yaml_text(g, plan, "profile.yaml", &two);
+        plan_yaml_text(plan->graph, plan, "profile.yaml", &two);
         if (strcmp(one.at, two.at) != 0)
             abort();
         text_free(&one);

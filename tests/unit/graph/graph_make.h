@@ -152,6 +152,39 @@ static inline void make_loss(Make *m, int y)
     m->g->loss = m->g->loss < 0 ? sum : make_binary(m, FERRY_ADD, m->g->loss, sum);
 }
 
+/* Ends of segments of the forward pass, drawn: up to three. */
+static inline int make_ends(Make *m, const char **ends)
+{
+    const Graph *g = m->g;
+    int n = 0, at = -1;
+    for (int i = 0; i < 3 && at + 1 < g->n_forward; i++) {
+        int node = (int)make_int(m, at + 1, g->n_forward - 1);
+        const char *name = g->tensor.at[g->node.at[node].arg[0]].name;
+        int end = graph_end_node(g, name);
+        if (end <= at)
+            continue;
+        ends[n++] = name;
+        at = end;
+    }
+    return n;
+}
+
+/* With segments computed again, wherever they end: the same bits. */
+static inline void make_check_recomputation(Make *m, const Exec *plain)
+{
+    const char *ends[3];
+    const Graph *g;
+    Exec e;
+    OK(graph_recompute(&m->d, m->arena, m->g, make_ends(m, ends), ends, &g));
+    exec_open(&e, g);
+    exec_run(&e, g->node.count);
+    assert_memory_equal(e.at[g->loss], plain->at[g->loss], sizeof(double));
+    for (int p = 0; p < g->n_param; p++)
+        if (g->param[p].grad >= 0)
+            assert_memory_equal(e.at[g->param[p].grad], plain->at[g->param[p].grad], (size_t)g->param[p].bytes);
+    exec_close(&e);
+}
+
 /* Differentiates, checks the graph, runs it, and compares each parameter's gradient with central differences. */
 static inline void make_check_gradients(Make *m)
 {
@@ -165,6 +198,8 @@ static inline void make_check_gradients(Make *m)
     OK(graph_check(&m->d, g));
     exec_open(&e, g);
     exec_run(&e, g->node.count);
+    for (int round = 0; round < 3; round++)
+        make_check_recomputation(m, &e);
     for (int p = 0; p < g->n_param; p++) {
         if (!g->param[p].trainable)
             continue;

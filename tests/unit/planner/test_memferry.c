@@ -286,7 +286,7 @@ static void never_better_than_all_modes(void **state)
         Profile *p;
         Graph *g = small(a, seed, &p);
         PlanOptions o = {.algorithm = "memferry", .reserve_factor = -1};
-        Search s = {.d = &d, .a = a, .g = g, .p = p, .o = &o};
+        Search s = {.d = &d, .a = a, .plain = g, .p = p, .o = &o};
         assert_int_equal(search_open(&s), ST_OK);
         for (int r = 0; r < 4; r++) {
             Plan plan;
