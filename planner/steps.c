@@ -27,6 +27,7 @@ typedef struct Builder {
     int *first_grad_step, *store_step;     /* by unit, -1 */
     int last_grad_step;                    /* last kernel that writes a gradient, -1 */
     int n_arrived, *arrived; /* trainable units in the order in which their gradients are complete on the host */
+    int n_taken;             /* of them, those whose CPU steps that need not wait for the norm are in the list */
     int loss_node;           /* last node that writes the loss */
 } Builder;
 
@@ -434,18 +435,31 @@ static Status add_kernel(Builder *b, int index)
     return ST_OK;
 }
 
+/* After a kernel: the squares and early updates, in order of arrival, of the units that later kernels do not read. All streams
+ * are fed by one thread, in program order, and a GPU's queue holds it up when it is full: at the end of the program the
+ * updates would come to their thread late. */
+static Status take_arrived(Builder *b, int index)
+{
+    const Plan *plan = b->plan;
+    for (; b->n_taken < b->n_arrived; b->n_taken++) {
+        int unit = b->arrived[b->n_taken];
+        if (plan->unit[unit].hold == HOLD_RESIDENT)
+            continue;
+        bool early = !plan->clip && !plan->unit[unit].late;
+        if (early && b->last_read_node[unit] > index)
+            break;
+        TRY(add_unit_step(b, STEP_SQNORM, STREAM_UPDATE, unit, NULL));
+        if (early)
+            TRY(add_unit_step(b, STEP_ADAMW, STREAM_UPDATE, unit, NULL));
+    }
+    return ST_OK;
+}
+
 /* Late updates run in the next step's order of first use, so that what is needed first is ready first. */
 static Status add_updates(Builder *b)
 {
     const Graph *g = b->g;
-    for (int i = 0; i < b->n_arrived; i++) {
-        int unit = b->arrived[i];
-        if (b->plan->unit[unit].hold == HOLD_RESIDENT)
-            continue;
-        TRY(add_unit_step(b, STEP_SQNORM, STREAM_UPDATE, unit, NULL));
-        if (!b->plan->clip && !b->plan->unit[unit].late)
-            TRY(add_unit_step(b, STEP_ADAMW, STREAM_UPDATE, unit, NULL));
-    }
+    TRY(take_arrived(b, g->node.count));
     Step *norm = add_step(b, STEP_NORM, STREAM_UPDATE, 3);
     if (!norm)
         return diag_oom(b->d);
@@ -477,6 +491,13 @@ static Status add_updates(Builder *b)
     return ST_OK;
 }
 
+/* Is this the last kernel, in a row, of a layer and direction? An emitted schedule makes a function of them. */
+static bool ends_group(const Graph *g, int index)
+{
+    const Node *n = &g->node.at[index];
+    return index + 1 == g->node.count || n[1].segment / 2 != n->segment / 2 || n[1].phase != n->phase;
+}
+
 static Status make_steps(Builder *b)
 {
     const Graph *g = b->g;
@@ -492,8 +513,11 @@ static Status make_steps(Builder *b)
         touch(load, b->staging[i], true, false, 0);
         touch(load, b->s->buffer_of_tensor[g->input[i]], false, true, 0);
     }
-    for (int i = 0; i < g->node.count; i++)
+    for (int i = 0; i < g->node.count; i++) {
         TRY(add_kernel(b, i));
+        if (!b->plan->update_after_bp && ends_group(g, i))
+            TRY(take_arrived(b, i));
+    }
     for (int u = 0; u < g->n_unit; u++)
         if (b->loaded[u] < plan_copy(&g->unit[u], &b->plan->unit[u], g->unit[u].n_use - 1))
             return diag_fail(b->d, ST_FAILED, "unit %s: no node reads it at its use %d", g->unit[u].name,

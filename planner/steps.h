@@ -111,7 +111,8 @@ typedef struct StepList {
 } StepList;
 
 /* Program order: stage, input load, forward and backward kernels with each load placed just before the first kernel that it
- * serves and each store just after the last write of its unit's gradients, then sqnorms and early updates in order of arrival,
+ * serves and each store just after the last write of its unit's gradients; after the kernels of a layer the sqnorms and early
+ * updates of the units that are complete and not read any more, in order of arrival, after all kernels with update_after_bp;
  * the norm, late updates in order of first use, collect. With clip all updates come after the norm.
  * The square sums and updates of HOLD_RESIDENT units run on COMPUTE: the former just after the last write of their gradients,
  * the latter just after that and the last read of their parameters; with clip after the norm, in order of first use.

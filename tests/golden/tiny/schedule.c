@@ -1,4 +1,4 @@
-// ferryc 0.1.0 ced31ac7f9d77b21b2f213e44f536a57 schedule
+// ferryc 0.1.0 d2ced5a34f61356dbacc7585483f211d schedule
 /* The training schedule of m.onnx. Change the plan, not this file.
  * go-memferry, budget 1.00 GiB, peak 4.00 KiB of device memory, 3.15 KiB pinned on the host.
  * One step: 29.0 us predicted (compute 21.4 us, H2D 12.4 us, D2H 12.4 us, update 11.1 us), 24.07% above the proven bound.
@@ -58,13 +58,13 @@ enum {
     PART_bwd_out,
     PART_store_out,
     PART_load_out,
+    PART_square_out,
     PART_bwd_fc,
     PART_store_fc,
     PART_load_fc,
+    PART_square_fc,
     PART_bwd_wte,
     PART_store_wte,
-    PART_square_out,
-    PART_square_fc,
     PART_square_wte,
     PART_grad_norm,
     PART_update_wte,
@@ -85,13 +85,13 @@ static const ferry_part PARTS[PART_COUNT] = {
     {"compute", "backward", "m.out"},
     {"store", "store", "m.out"},
     {"load", "load", "m.out"},
+    {"update", "sqnorm", "m.out"},
     {"compute", "backward", "m.fc"},
     {"store", "store", "m.fc"},
     {"load", "load", "m.fc"},
+    {"update", "sqnorm", "m.fc"},
     {"compute", "backward", "m.wte"},
     {"store", "store", "m.wte"},
-    {"update", "sqnorm", "m.out"},
-    {"update", "sqnorm", "m.fc"},
     {"update", "sqnorm", "m.wte"},
     {"update", "norm", ""},
     {"update", "adamw", "m.wte"},
@@ -650,10 +650,10 @@ ferry_status schedule_step(schedule *s, const schedule_inputs *in, const schedul
     TRY(fwd_loss(s));
     TRY(bwd_loss(s));
     TRY(bwd_out(s));
-    TRY(bwd_fc(s));
-    TRY(bwd_wte(s));
     TRY(square_out(s));
+    TRY(bwd_fc(s));
     TRY(square_fc(s));
+    TRY(bwd_wte(s));
     TRY(square_wte(s));
     TRY(grad_norm(s, h->clip));
     TRY(update_wte(s));
