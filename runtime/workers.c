@@ -1,5 +1,8 @@
 /* workers.c - see workers.h. The parts are taken from a counter, so that a thread which the system holds up delays
- * nobody; the threads sleep between jobs. */
+ * nobody, and the caller waits only for threads that have joined its work: one that wakes up too late finds it closed.
+ *
+ * Waking a thread takes as long as a small tensor's update, and updates follow each other closely. So a thread that
+ * runs out of work looks for more for a moment before it sleeps. */
 #include "runtime/workers.h"
 
 #include <pthread.h>
@@ -8,20 +11,28 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
-enum { MAX_WORKERS = 32 };
+enum {
+    MAX_WORKERS = 32,
+    SPIN_NS = 60000,
+    SPINS = 64, /* between two looks at the clock */
+};
+
+/* `state` of the team: the number of the current work, whether it is open, and how many threads have joined it. */
+enum { JOINED_BITS = 8, OPEN = 1 << JOINED_BITS, JOINED = OPEN - 1, NUMBER = 2 * OPEN };
 
 struct ferryi_workers {
     pthread_mutex_t caller; /* held by whoever has work done */
-    pthread_mutex_t lock;   /* of what follows */
-    pthread_cond_t begin, end;
-    uint64_t job; /* number of the current one */
-    int busy;     /* threads that have not left it */
-    bool stop;
+    _Alignas(64) atomic_ullong state;
     void (*fn)(void *arg, int64_t part);
     void *arg;
     int64_t parts;
-    atomic_llong next;
+    _Alignas(64) atomic_llong next;
+    _Alignas(64) pthread_mutex_t lock; /* of sleeping and waking */
+    pthread_cond_t begin, end;
+    int sleeping;
+    atomic_bool stop;
     int threads; /* without the caller */
     pthread_t thread[MAX_WORKERS];
 };
@@ -37,27 +48,105 @@ static void take_parts(ferryi_workers *w)
     }
 }
 
+static bool is_open(uint64_t state, uint64_t done)
+{
+    return (state & OPEN) != 0 && state / NUMBER != done;
+}
+
+static bool all_have_left(uint64_t state)
+{
+    return (state & JOINED) == 0;
+}
+
+static int64_t now_ns(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
+static void pause_a_little(void)
+{
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#else
+    sched_yield();
+#endif
+}
+
+typedef bool look(ferryi_workers *w, uint64_t done);
+
+static bool sees_work(ferryi_workers *w, uint64_t done)
+{
+    return is_open(atomic_load(&w->state), done) || atomic_load(&w->stop);
+}
+
+static bool sees_the_end(ferryi_workers *w, uint64_t done)
+{
+    (void)done;
+    return all_have_left(atomic_load(&w->state));
+}
+
+static bool spin(ferryi_workers *w, look *sees, uint64_t done)
+{
+    int64_t until = now_ns() + SPIN_NS;
+    do {
+        for (int i = 0; i < SPINS; i++) {
+            if (sees(w, done)) {
+                return true;
+            }
+            pause_a_little();
+        }
+    } while (now_ns() < until);
+    return false;
+}
+
+static void sleep_until_work(ferryi_workers *w, uint64_t done)
+{
+    pthread_mutex_lock(&w->lock);
+    w->sleeping++;
+    while (!sees_work(w, done)) {
+        pthread_cond_wait(&w->begin, &w->lock);
+    }
+    w->sleeping--;
+    pthread_mutex_unlock(&w->lock);
+}
+
+/* True when this thread takes part in the work that is open; *done is its number. */
+static bool join_work(ferryi_workers *w, uint64_t *done)
+{
+    uint64_t state = atomic_load(&w->state);
+    while (is_open(state, *done)) {
+        if (atomic_compare_exchange_weak(&w->state, &state, state + 1)) {
+            *done = state / NUMBER;
+            return true;
+        }
+    }
+    return false;
+}
+
+static void leave_work(ferryi_workers *w)
+{
+    uint64_t state = atomic_fetch_sub(&w->state, 1) - 1;
+    if ((state & OPEN) == 0 && all_have_left(state)) {
+        pthread_mutex_lock(&w->lock);
+        pthread_cond_signal(&w->end);
+        pthread_mutex_unlock(&w->lock);
+    }
+}
+
 static void *run_worker(void *arg)
 {
     ferryi_workers *w = arg;
     uint64_t done = 0;
-    pthread_mutex_lock(&w->lock);
-    for (;;) {
-        while (w->job == done && !w->stop) {
-            pthread_cond_wait(&w->begin, &w->lock);
-        }
-        if (w->stop) {
-            break;
-        }
-        done = w->job;
-        pthread_mutex_unlock(&w->lock);
-        take_parts(w);
-        pthread_mutex_lock(&w->lock);
-        if (--w->busy == 0) {
-            pthread_cond_signal(&w->end);
+    while (!atomic_load(&w->stop)) {
+        if (join_work(w, &done)) {
+            take_parts(w);
+            leave_work(w);
+        } else if (!spin(w, sees_work, done)) {
+            sleep_until_work(w, done);
         }
     }
-    pthread_mutex_unlock(&w->lock);
     return NULL;
 }
 
@@ -71,10 +160,14 @@ static int processors(void)
 ferry_status ferryi_workers_open(ferryi_workers **out)
 {
     *out = NULL;
-    ferryi_workers *w = calloc(1, sizeof(*w));
+    ferryi_workers *w = aligned_alloc(_Alignof(ferryi_workers), sizeof(*w));
     if (w == NULL) {
         return ferryi_fail(FERRY_FAILED, "no memory for threads");
     }
+    memset(w, 0, sizeof(*w));
+    atomic_init(&w->state, 0);
+    atomic_init(&w->next, 0);
+    atomic_init(&w->stop, false);
     pthread_mutex_init(&w->caller, NULL); /* of the default kind: these do not fail on Linux */
     pthread_mutex_init(&w->lock, NULL);
     pthread_cond_init(&w->begin, NULL);
@@ -104,7 +197,7 @@ void ferryi_workers_close(ferryi_workers *w)
         return;
     }
     pthread_mutex_lock(&w->lock);
-    w->stop = true;
+    atomic_store(&w->stop, true);
     pthread_cond_broadcast(&w->begin);
     pthread_mutex_unlock(&w->lock);
     for (int i = 0; i < w->threads; i++) {
@@ -122,6 +215,29 @@ int ferryi_workers_count(const ferryi_workers *w)
     return w->threads + 1;
 }
 
+static void open_work(ferryi_workers *w)
+{
+    pthread_mutex_lock(&w->lock);
+    atomic_store(&w->state, (atomic_load(&w->state) / NUMBER + 1) * NUMBER + OPEN);
+    if (w->sleeping > 0) {
+        pthread_cond_broadcast(&w->begin);
+    }
+    pthread_mutex_unlock(&w->lock);
+}
+
+static void close_work(ferryi_workers *w)
+{
+    atomic_fetch_and(&w->state, ~(unsigned long long)OPEN);
+    if (spin(w, sees_the_end, 0)) {
+        return;
+    }
+    pthread_mutex_lock(&w->lock);
+    while (!sees_the_end(w, 0)) {
+        pthread_cond_wait(&w->end, &w->lock);
+    }
+    pthread_mutex_unlock(&w->lock);
+}
+
 void ferryi_workers_run(ferryi_workers *w, int64_t parts, void (*fn)(void *arg, int64_t part), void *arg)
 {
     if (w == NULL || w->threads == 0 || parts < 2 || pthread_mutex_trylock(&w->caller) != 0) {
@@ -130,20 +246,12 @@ void ferryi_workers_run(ferryi_workers *w, int64_t parts, void (*fn)(void *arg, 
         }
         return;
     }
-    pthread_mutex_lock(&w->lock);
     w->fn = fn;
     w->arg = arg;
     w->parts = parts;
     atomic_store_explicit(&w->next, 0, memory_order_relaxed);
-    w->busy = w->threads;
-    w->job++;
-    pthread_cond_broadcast(&w->begin);
-    pthread_mutex_unlock(&w->lock);
+    open_work(w);
     take_parts(w);
-    pthread_mutex_lock(&w->lock);
-    while (w->busy > 0) {
-        pthread_cond_wait(&w->end, &w->lock);
-    }
-    pthread_mutex_unlock(&w->lock);
+    close_work(w);
     pthread_mutex_unlock(&w->caller);
 }
