@@ -65,17 +65,22 @@ void ferryi_adamw_scalar(ferry_dtype t, void *p, void *m, void *v, const void *g
     }
 }
 
-double ferryi_sqnorm_join(const double s[8])
+double ferryi_sqnorm_join(double sums[FERRYI_SQUARE_SUMS])
 {
-    return ((s[0] + s[4]) + (s[2] + s[6])) + ((s[1] + s[5]) + (s[3] + s[7]));
+    for (int half = FERRYI_SQUARE_SUMS / 2; half > 0; half /= 2) {
+        for (int i = 0; i < half; i++) {
+            sums[i] += sums[i + half];
+        }
+    }
+    return sums[0];
 }
 
 double ferryi_sqnorm_scalar(ferry_dtype t, const void *g, int64_t n)
 {
-    double sums[8] = {0};
+    double sums[FERRYI_SQUARE_SUMS] = {0};
     for (int64_t i = 0; i < n; i++) {
         double x = ferryi_float_at(g, t, i);
-        sums[i % 8] += x * x;
+        sums[i % FERRYI_SQUARE_SUMS] += x * x;
     }
     return ferryi_sqnorm_join(sums);
 }
@@ -84,6 +89,15 @@ bool ferryi_have_avx2(void)
 {
 #if defined(__x86_64__)
     return __builtin_cpu_supports("avx2");
+#else
+    return false;
+#endif
+}
+
+bool ferryi_have_avx512(void)
+{
+#if defined(__x86_64__)
+    return __builtin_cpu_supports("avx512f");
 #else
     return false;
 #endif
@@ -100,51 +114,56 @@ typedef struct sqnorm_task {
 } sqnorm_task;
 
 /* Blocks from which on the team is called: below, waking it takes longer than the work. */
-enum { TEAM_BLOCKS = 4 };
+enum { TEAM_BLOCKS = 4, SQUARES = FERRYI_UPDATE_BLOCK / FERRYI_SQUARE_BLOCK };
 
-static int64_t blocks_of(int64_t n)
+static int64_t blocks_of(int64_t n, int64_t size)
 {
-    return (n + FERRYI_UPDATE_BLOCK - 1) / FERRYI_UPDATE_BLOCK;
+    return (n + size - 1) / size;
 }
 
-static int64_t block_size(int64_t n, int64_t block)
+static int64_t block_size(int64_t n, int64_t size, int64_t block)
 {
-    int64_t rest = n - block * FERRYI_UPDATE_BLOCK;
-    return rest < FERRYI_UPDATE_BLOCK ? rest : FERRYI_UPDATE_BLOCK;
+    int64_t rest = n - block * size;
+    return rest < size ? rest : size;
 }
 
-static double sqnorm_block(const sqnorm_task *task, int64_t block)
+static double square_block(const sqnorm_task *task, int64_t block)
 {
-    const void *g = (const char *)task->g + (size_t)block * FERRYI_UPDATE_BLOCK * ferry_dtype_bytes(task->t);
-    int64_t n = block_size(task->n, block);
-    bool wide = task->t != FERRY_F16 && ferryi_have_avx2();
-    return wide ? ferryi_sqnorm_avx2(task->t, g, n) : ferryi_sqnorm_scalar(task->t, g, n);
+    const void *g = (const char *)task->g + (size_t)block * FERRYI_SQUARE_BLOCK * ferry_dtype_bytes(task->t);
+    int64_t n = block_size(task->n, FERRYI_SQUARE_BLOCK, block);
+    if (task->t == FERRY_F16 || !ferryi_have_avx2()) {
+        return ferryi_sqnorm_scalar(task->t, g, n);
+    }
+    return ferryi_have_avx512() ? ferryi_sqnorm_avx512(task->t, g, n) : ferryi_sqnorm_avx2(task->t, g, n);
 }
 
 typedef struct sqnorm_team {
     const sqnorm_task *task;
-    double *sum; /* of each block */
+    double *sum; /* of each square block */
 } sqnorm_team;
 
-static void sqnorm_part(void *arg, int64_t block)
+static void sqnorm_part(void *arg, int64_t part)
 {
     const sqnorm_team *team = arg;
-    team->sum[block] = sqnorm_block(team->task, block);
+    int64_t blocks = blocks_of(team->task->n, FERRYI_SQUARE_BLOCK), end = (part + 1) * SQUARES;
+    for (int64_t i = part * SQUARES; i < end && i < blocks; i++) {
+        team->sum[i] = square_block(team->task, i);
+    }
 }
 
 static double sqnorm(const sqnorm_task *task)
 {
-    int64_t blocks = blocks_of(task->n);
-    double total = 0;
-    sqnorm_team team = {task, blocks >= TEAM_BLOCKS ? malloc((size_t)blocks * sizeof(double)) : NULL};
+    int64_t blocks = blocks_of(task->n, FERRYI_SQUARE_BLOCK), parts = blocks_of(task->n, FERRYI_UPDATE_BLOCK);
+    double sums[FERRYI_SQUARE_SUMS] = {0};
+    sqnorm_team team = {task, parts >= TEAM_BLOCKS ? malloc((size_t)blocks * sizeof(double)) : NULL};
     if (team.sum != NULL) {
-        ferryi_workers_run(ferryi_device_workers(task->device), blocks, sqnorm_part, &team);
+        ferryi_workers_run(ferryi_device_workers(task->device), parts, sqnorm_part, &team);
     }
     for (int64_t i = 0; i < blocks; i++) {
-        total += team.sum != NULL ? team.sum[i] : sqnorm_block(task, i);
+        sums[i % FERRYI_SQUARE_SUMS] += team.sum != NULL ? team.sum[i] : square_block(task, i);
     }
     free(team.sum);
-    return total;
+    return ferryi_sqnorm_join(sums);
 }
 
 static void run_sqnorm(void *args)
@@ -208,7 +227,7 @@ static void adamw_part(void *arg, int64_t block)
     char *p = (char *)task->p + at, *m = (char *)task->m + at, *v = (char *)task->v + at;
     const char *g = (const char *)task->g + narrow;
     char *rounded = task->rounded != NULL ? (char *)task->rounded + narrow : NULL;
-    int64_t n = block_size(task->n, block);
+    int64_t n = block_size(task->n, FERRYI_UPDATE_BLOCK, block);
     if (ferryi_have_avx2()) {
         ferryi_adamw_avx2(task->t, p, m, v, g, rounded, n, &team->numbers);
     } else {
@@ -231,7 +250,7 @@ static void run_adamw(void *args)
     ferryi_shadow_touch(task->device, task->m, bytes, true);
     ferryi_shadow_touch(task->device, task->v, bytes, true);
     adamw_team team = {task, ferryi_adamw_prepare(&task->args, task->scale != NULL ? *task->scale : 1)};
-    int64_t blocks = blocks_of(task->n);
+    int64_t blocks = blocks_of(task->n, FERRYI_UPDATE_BLOCK);
     ferryi_workers *workers = blocks >= TEAM_BLOCKS ? ferryi_device_workers(task->device) : NULL;
     ferryi_workers_run(workers, blocks, adamw_part, &team);
 }

@@ -40,15 +40,18 @@ void ferryi_adamw_avx2(ferry_dtype t, void *p, void *m, void *v, const void *g, 
                        const ferryi_adamw_numbers *numbers);
 
 /* Large tensors are shared out in blocks of this many elements: the team that works on them (workers.h) does not show in
- * the result. */
-enum { FERRYI_UPDATE_BLOCK = 1 << 16 };
+ * the result. So small that its threads are done at nearly the same time. */
+enum { FERRYI_UPDATE_BLOCK = 1 << 14 };
 
-/* The sum of squares of a block of a floating tensor, at most FERRYI_UPDATE_BLOCK elements, in double; ferry_sqnorm adds
- * the blocks in their order. Eight partial sums, element i goes into number i mod 8; then
- * ((s0 + s4) + (s2 + s6)) + ((s1 + s5) + (s3 + s7)). The avx2 version takes F32, F64 and BF16. */
+/* The sum of squares of at most FERRYI_SQUARE_BLOCK elements of a floating tensor, in double, in an order that vectors and
+ * warps can keep: partial sums, element i goes into number i mod FERRYI_SQUARE_SUMS; then the upper half of them is added to
+ * the lower half until one is left. ferry_sqnorm adds the sums of all blocks in the same way. The avx2 and avx512 versions
+ * take F32, F64 and BF16. */
+enum { FERRYI_SQUARE_BLOCK = 1 << 12, FERRYI_SQUARE_SUMS = 64 };
 double ferryi_sqnorm_scalar(ferry_dtype t, const void *g, int64_t n);
 double ferryi_sqnorm_avx2(ferry_dtype t, const void *g, int64_t n);
-double ferryi_sqnorm_join(const double sums[8]);
+double ferryi_sqnorm_avx512(ferry_dtype t, const void *g, int64_t n);
+double ferryi_sqnorm_join(double sums[FERRYI_SQUARE_SUMS]); /* spoils them */
 
 /* A call of ferry_sqnorm or ferry_adamw on a COMPUTE stream, for a backend that runs them as kernels. `out` of a sum of
  * squares; p, m, v, rounded (NULL but for bf16) and scale (NULL: 1) of an update. */
@@ -62,7 +65,8 @@ typedef struct ferryi_update {
     ferryi_adamw_numbers numbers; /* with scale 1 */
 } ferryi_update;
 
-/* Can this machine run the avx2 versions? Where it cannot they must not be called. */
+/* Can this machine run the avx2 and the avx512 versions? Where it cannot they must not be called. */
 bool ferryi_have_avx2(void);
+bool ferryi_have_avx512(void);
 
 #endif

@@ -1,7 +1,7 @@
-/* adam_avx2.c - the arithmetic of adam.h, 32 bytes at a time.
+/* adam_avx2.c - the arithmetic of adam.h, 32 bytes at a time, and squares 64 bytes at a time.
  *
- * The functions are compiled for AVX2 while the rest of the library is not, and are called only where the processor has
- * it. FMA is left out on purpose: it would round once where the scalar version rounds twice. The elements after the
+ * The functions are compiled for AVX2 or AVX-512 while the rest of the library is not, and are called only where the
+ * processor has it. FMA is left out on purpose: it would round once where the scalar version rounds twice. The elements after the
  * last whole vector go through the scalar version. */
 #include "runtime/adam.h"
 #include "runtime/convert.h"
@@ -42,6 +42,15 @@ AVX2 static inline void put_rounded(uint16_t *to, __m256i low, __m256i high)
     }
 }
 
+/* Ahead of what the processor fetches by itself, which stops at the end of each page. Beyond the end of an array it is
+ * harmless. */
+enum { PREFETCH_BYTES = 2048, LINE_BYTES = 64 };
+
+AVX2 static inline void fetch_ahead(const void *at)
+{
+    _mm_prefetch((const char *)at + PREFETCH_BYTES, _MM_HINT_T0);
+}
+
 /* rounded: NULL for gradients of f32. */
 AVX2 static inline __attribute__((always_inline)) int64_t adamw_single(float *p, float *m, float *v, const void *g,
                                                                        uint16_t *rounded, int64_t n,
@@ -59,6 +68,12 @@ AVX2 static inline __attribute__((always_inline)) int64_t adamw_single(float *p,
         n -= n % 16;
     }
     for (; i + 8 <= n; i += 8) {
+        if (i % (LINE_BYTES / 4) == 0) {
+            fetch_ahead(p + i);
+            fetch_ahead(m + i);
+            fetch_ahead(v + i);
+            fetch_ahead((const char *)g + i * (rounded != NULL ? 2 : 4));
+        }
         __m256 gi = rounded != NULL ? widen((const uint16_t *)g + i) : _mm256_loadu_ps((const float *)g + i);
         __m256 mi = _mm256_loadu_ps(m + i);
         gi = _mm256_mul_ps(gi, scale);
@@ -132,34 +147,91 @@ void ferryi_adamw_avx2(ferry_dtype t, void *p, void *m, void *v, const void *g, 
     }
 }
 
-AVX2 double ferryi_sqnorm_avx2(ferry_dtype t, const void *g, int64_t n)
+/* The elements from `first` on, which fill no whole set of sums. */
+static double finish_squares(double sums[FERRYI_SQUARE_SUMS], ferry_dtype t, const void *g, int64_t first, int64_t n)
 {
-    __m256d low = _mm256_setzero_pd(), high = _mm256_setzero_pd();
-    int64_t i = 0;
-    for (; i + 8 <= n; i += 8) {
-        __m256d a, b;
-        if (t == FERRY_F32) {
-            a = _mm256_cvtps_pd(_mm_loadu_ps((const float *)g + i));
-            b = _mm256_cvtps_pd(_mm_loadu_ps((const float *)g + i + 4));
-        } else if (t == FERRY_BF16) {
-            __m256 both = widen((const uint16_t *)g + i);
-            a = _mm256_cvtps_pd(_mm256_castps256_ps128(both));
-            b = _mm256_cvtps_pd(_mm256_extractf128_ps(both, 1));
-        } else {
-            a = _mm256_loadu_pd((const double *)g + i);
-            b = _mm256_loadu_pd((const double *)g + i + 4);
-        }
-        low = _mm256_add_pd(low, _mm256_mul_pd(a, a));
-        high = _mm256_add_pd(high, _mm256_mul_pd(b, b));
-    }
-    double sums[8];
-    _mm256_storeu_pd(sums, low);
-    _mm256_storeu_pd(sums + 4, high);
-    for (; i < n; i++) {
+    for (int64_t i = first; i < n; i++) {
         double x = ferryi_float_at(g, t, i);
-        sums[i % 8] += x * x;
+        sums[i % FERRYI_SQUARE_SUMS] += x * x;
     }
     return ferryi_sqnorm_join(sums);
+}
+
+AVX2 double ferryi_sqnorm_avx2(ferry_dtype t, const void *g, int64_t n)
+{
+    _Alignas(32) double sums[FERRYI_SQUARE_SUMS] = {0};
+    int64_t i = 0;
+    for (; i + FERRYI_SQUARE_SUMS <= n; i += FERRYI_SQUARE_SUMS) {
+        for (int k = 0; k < FERRYI_SQUARE_SUMS; k += 8) {
+            __m256d a, b;
+            if (t == FERRY_F32) {
+                a = _mm256_cvtps_pd(_mm_loadu_ps((const float *)g + i + k));
+                b = _mm256_cvtps_pd(_mm_loadu_ps((const float *)g + i + k + 4));
+            } else if (t == FERRY_BF16) {
+                __m256 both = widen((const uint16_t *)g + i + k);
+                a = _mm256_cvtps_pd(_mm256_castps256_ps128(both));
+                b = _mm256_cvtps_pd(_mm256_extractf128_ps(both, 1));
+            } else {
+                a = _mm256_loadu_pd((const double *)g + i + k);
+                b = _mm256_loadu_pd((const double *)g + i + k + 4);
+            }
+            _mm256_store_pd(sums + k, _mm256_add_pd(_mm256_load_pd(sums + k), _mm256_mul_pd(a, a)));
+            _mm256_store_pd(sums + k + 4, _mm256_add_pd(_mm256_load_pd(sums + k + 4), _mm256_mul_pd(b, b)));
+        }
+    }
+    return finish_squares(sums, t, g, i, n);
+}
+
+#define AVX512 __attribute__((target("avx512f,avx2")))
+
+/* Sixteen elements, as doubles. */
+AVX512 static inline __attribute__((always_inline)) void widen_16(ferry_dtype t, const void *g, int64_t i, __m512d *a,
+                                                                  __m512d *b)
+{
+    if (t == FERRY_F32) {
+        *a = _mm512_cvtps_pd(_mm256_loadu_ps((const float *)g + i));
+        *b = _mm512_cvtps_pd(_mm256_loadu_ps((const float *)g + i + 8));
+    } else if (t == FERRY_BF16) {
+        *a = _mm512_cvtps_pd(widen((const uint16_t *)g + i));
+        *b = _mm512_cvtps_pd(widen((const uint16_t *)g + i + 8));
+    } else {
+        *a = _mm512_loadu_pd((const double *)g + i);
+        *b = _mm512_loadu_pd((const double *)g + i + 8);
+    }
+}
+
+/* All sums stay in registers. */
+AVX512 static inline __attribute__((always_inline)) int64_t squares_512(ferry_dtype t, const void *g, int64_t n,
+                                                                        double sums[FERRYI_SQUARE_SUMS])
+{
+    enum { VECTORS = FERRYI_SQUARE_SUMS / 8 };
+    __m512d sum[VECTORS];
+    int64_t i = 0;
+    for (int k = 0; k < VECTORS; k++) {
+        sum[k] = _mm512_setzero_pd();
+    }
+    for (; i + FERRYI_SQUARE_SUMS <= n; i += FERRYI_SQUARE_SUMS) {
+#pragma GCC unroll 8
+        for (int k = 0; k < VECTORS; k += 2) {
+            __m512d a, b;
+            widen_16(t, g, i + 8 * k, &a, &b);
+            sum[k] = _mm512_add_pd(sum[k], _mm512_mul_pd(a, a));
+            sum[k + 1] = _mm512_add_pd(sum[k + 1], _mm512_mul_pd(b, b));
+        }
+    }
+    for (int k = 0; k < VECTORS; k++) {
+        _mm512_storeu_pd(sums + 8 * k, sum[k]);
+    }
+    return i;
+}
+
+AVX512 double ferryi_sqnorm_avx512(ferry_dtype t, const void *g, int64_t n)
+{
+    double sums[FERRYI_SQUARE_SUMS];
+    int64_t done = t == FERRY_F32    ? squares_512(FERRY_F32, g, n, sums)
+                   : t == FERRY_BF16 ? squares_512(FERRY_BF16, g, n, sums)
+                                     : squares_512(FERRY_F64, g, n, sums);
+    return finish_squares(sums, t, g, done, n);
 }
 
 #else /* another processor: ferryi_have_avx2 says no, and these forward so that a stray call is right all the same */
@@ -171,6 +243,11 @@ void ferryi_adamw_avx2(ferry_dtype t, void *p, void *m, void *v, const void *g, 
 }
 
 double ferryi_sqnorm_avx2(ferry_dtype t, const void *g, int64_t n)
+{
+    return ferryi_sqnorm_scalar(t, g, n);
+}
+
+double ferryi_sqnorm_avx512(ferry_dtype t, const void *g, int64_t n)
 {
     return ferryi_sqnorm_scalar(t, g, n);
 }

@@ -86,7 +86,7 @@ int ferryi_cuda_scatter_grad(const ferryi_cuda_call *c, const ferry_kernel *k);
 /* Bytes of scratch that the calls with ids take to sort them; the others need 1 MiB at most. */
 int64_t ferryi_cuda_sort_bytes(int64_t ids);
 
-/* cuda_update.cu: the arithmetic of adam.h. parts: a double for each block of FERRYI_UPDATE_BLOCK elements, device memory. */
+/* cuda_update.cu: the arithmetic of adam.h. parts: a double for each block of FERRYI_SQUARE_BLOCK elements, device memory. */
 struct ferryi_update;
 int ferryi_cuda_sqnorm_kernel(void *stream, const struct ferryi_update *u, double *parts);
 int ferryi_cuda_adamw_kernel(void *stream, const struct ferryi_update *u, int processors);

@@ -230,7 +230,7 @@ ferry_status ferryi_cuda_sqnorm(ferry_stream *stream, const ferryi_update *u)
 {
     ferryi_cuda_stream *s = (ferryi_cuda_stream *)stream;
     bool run;
-    if (u->n / FERRYI_UPDATE_BLOCK >= WORK_BYTES / (int64_t)sizeof(double)) {
+    if (u->n / FERRYI_SQUARE_BLOCK >= WORK_BYTES / (int64_t)sizeof(double)) {
         return ferryi_fail(FERRY_USAGE, "ferry_sqnorm: %lld elements are more than the cuda device sums at a time",
                            (long long)u->n);
     }

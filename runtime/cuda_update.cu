@@ -1,7 +1,7 @@
 /* cuda_update.cu - sums of squares and AdamW on the GPU, with the bits of the CPU (adam.h).
  *
- * Every operation is one IEEE operation: the _rn functions are never fused. A block of FERRYI_UPDATE_BLOCK elements is
- * summed by one warp: element i goes into sum i mod 8, in order, which eight lanes keep while all 32 load and square. */
+ * Every operation is one IEEE operation: the _rn functions are never fused. A warp sums a block
+ * of squares, each lane two of its sums. */
 #include "runtime/cuda_common.cuh"
 
 extern "C" {
@@ -11,46 +11,62 @@ extern "C" {
 namespace
 {
 
-__device__ double join(const double s[8])
+enum { WARPS = 8, SUMS = FERRYI_SQUARE_SUMS, PER_LANE = SUMS / 32 };
+static_assert(PER_LANE == 2, "a lane keeps two neighbouring sums");
+
+/* The upper half of the sums is added to the lower one until one is left, in lane 0. */
+__device__ double join(double even, double odd)
 {
-    return __dadd_rn(__dadd_rn(__dadd_rn(s[0], s[4]), __dadd_rn(s[2], s[6])),
-                     __dadd_rn(__dadd_rn(s[1], s[5]), __dadd_rn(s[3], s[7])));
+#pragma unroll
+    for (int half = 16; half > 0; half /= 2) {
+        even = __dadd_rn(even, __shfl_down_sync(0xffffffffu, even, half));
+        odd = __dadd_rn(odd, __shfl_down_sync(0xffffffffu, odd, half));
+    }
+    return __dadd_rn(even, odd);
 }
 
-template <typename T> __global__ void square_blocks(double *parts, const T *g, int64_t n)
+template <typename T> __device__ double value_at(const T *g, int64_t i, int64_t end)
 {
-    const int lane = static_cast<int>(threadIdx.x);
-    const int64_t begin = static_cast<int64_t>(blockIdx.x) * FERRYI_UPDATE_BLOCK;
-    const int64_t end = n - begin < FERRYI_UPDATE_BLOCK ? n : begin + FERRYI_UPDATE_BLOCK;
-    double sum = 0;
-    for (int64_t i = begin; i < end; i += 32) {
-        double x = i + lane < end ? static_cast<double>(static_cast<Wide<T>>(g[i + lane])) : 0;
-        double square = __dmul_rn(x, x);
-#pragma unroll
-        for (int k = 0; k < 4; k++) {
-            double other = __shfl_sync(0xffffffffu, square, (lane & 7) + 8 * k);
-            if (i + (lane & 7) + 8 * k < end) {
-                sum = __dadd_rn(sum, other);
-            }
-        }
+    return i < end ? static_cast<double>(static_cast<Wide<T>>(g[i])) : 0;
+}
+
+/* A warp a block. What lies beyond the end adds zeros, which change no sum of squares. */
+template <typename T> __global__ void square_blocks(double *parts, const T *g, int64_t n, int64_t blocks)
+{
+    const int lane = static_cast<int>(threadIdx.x % 32);
+    const int64_t block = static_cast<int64_t>(blockIdx.x) * WARPS + threadIdx.x / 32;
+    if (block >= blocks) {
+        return;
     }
-    double all[8];
-#pragma unroll
-    for (int k = 0; k < 8; k++) {
-        all[k] = __shfl_sync(0xffffffffu, sum, k);
+    const int64_t begin = block * FERRYI_SQUARE_BLOCK;
+    const int64_t end = n - begin < FERRYI_SQUARE_BLOCK ? n : begin + FERRYI_SQUARE_BLOCK;
+    double even = 0, odd = 0;
+#pragma unroll 8
+    for (int64_t i = begin + PER_LANE * lane; i < begin + FERRYI_SQUARE_BLOCK; i += SUMS) {
+        double x = value_at(g, i, end), y = value_at(g, i + 1, end);
+        even = __dadd_rn(even, __dmul_rn(x, x));
+        odd = __dadd_rn(odd, __dmul_rn(y, y));
     }
+    double sum = join(even, odd);
     if (lane == 0) {
-        parts[blockIdx.x] = join(all);
+        parts[block] = sum;
     }
 }
 
+/* One warp. */
 __global__ void add_blocks(double *out, const double *parts, int64_t blocks)
 {
-    double total = 0;
-    for (int64_t i = 0; i < blocks; i++) {
-        total = __dadd_rn(total, parts[i]);
+    const int lane = static_cast<int>(threadIdx.x);
+    double even = 0, odd = 0;
+#pragma unroll 8
+    for (int64_t i = PER_LANE * lane; i < blocks; i += SUMS) {
+        even = __dadd_rn(even, parts[i]);
+        odd = __dadd_rn(odd, i + 1 < blocks ? parts[i + 1] : 0);
     }
-    *out = total;
+    double sum = join(even, odd);
+    if (lane == 0) {
+        *out = sum;
+    }
 }
 
 struct F32 {
@@ -95,9 +111,10 @@ __global__ void adamw(P *p, P *m, P *v, G *rounded, const G *g, const double *sc
     }
 }
 
-template <typename T> void square(cudaStream_t stream, const ferryi_update *u, double *parts, unsigned blocks)
+template <typename T> void square(cudaStream_t stream, const ferryi_update *u, double *parts, int64_t blocks)
 {
-    square_blocks<T><<<blocks, 32, 0, stream>>>(parts, static_cast<const T *>(u->g), u->n);
+    const unsigned grid = static_cast<unsigned>((blocks + WARPS - 1) / WARPS);
+    square_blocks<T><<<grid, 32 * WARPS, 0, stream>>>(parts, static_cast<const T *>(u->g), u->n, blocks);
 }
 
 template <typename G, typename P, typename O>
@@ -113,26 +130,26 @@ void update(cudaStream_t stream, const ferryi_update *u, unsigned blocks, G *rou
 int ferryi_cuda_sqnorm_kernel(void *stream, const ferryi_update *u, double *parts)
 {
     cudaStream_t on = static_cast<cudaStream_t>(stream);
-    int64_t blocks = (u->n + FERRYI_UPDATE_BLOCK - 1) / FERRYI_UPDATE_BLOCK;
+    int64_t blocks = (u->n + FERRYI_SQUARE_BLOCK - 1) / FERRYI_SQUARE_BLOCK;
     if (blocks > INT32_MAX) {
         return cudaErrorInvalidValue;
     }
     if (blocks > 0) {
         switch (u->t) {
         case FERRY_F32:
-            square<float>(on, u, parts, static_cast<unsigned>(blocks));
+            square<float>(on, u, parts, blocks);
             break;
         case FERRY_F64:
-            square<double>(on, u, parts, static_cast<unsigned>(blocks));
+            square<double>(on, u, parts, blocks);
             break;
         case FERRY_BF16:
-            square<bf16>(on, u, parts, static_cast<unsigned>(blocks));
+            square<bf16>(on, u, parts, blocks);
             break;
         default:
             return cudaErrorInvalidValue;
         }
     }
-    add_blocks<<<1, 1, 0, on>>>(u->out, parts, blocks);
+    add_blocks<<<1, 32, 0, on>>>(u->out, parts, blocks);
     return cudaGetLastError();
 }
 
