@@ -5,8 +5,8 @@
  * A fluid simulation. At any moment at most one step of each stream runs. A running step has work left, counted in
  * thousandths of a tick (a tick is a thousandth of a nanosecond); in each tick it does `rate` thousandths of work.
  * Rates change only when a step starts or ends, so time jumps from one such event to the next: the first tick at which
- * some step's work is done. A step that uses two classes of the link, or meets two, goes at the slowest of the rates
- * that these pairs have.
+ * some step's work is done. A class that meets several others goes at the rate that was measured for all of them at once,
+ * where it was not at the slowest of the rates beside each; a step of two classes goes at the slower of theirs.
  *
  * Repeating the program makes it periodic sooner or later: the state after an iteration is a function of the state
  * before. The loop stops when an iteration starts and ends all its steps at the same distances from its beginning as
@@ -42,8 +42,28 @@ typedef struct Sim {
     int over;                                      /* iterations that are over, all before included */
     Running run[STREAM_COUNT];
     int64_t *start, *end;   /* RING times n_step */
-    int rate[MASKS][MASKS]; /* of steps with the first mask while one with the second runs */
+    int rate[MASKS][MASKS]; /* of a step with the first mask while others with the second run */
 } Sim;
+
+/* Of class a while those of the set run. A kernel may be of two classes, which are never measured together. */
+static int rate_beside(const DeviceFacts *f, int a, unsigned set)
+{
+    const unsigned both = 1u << LINK_DHA_READ | 1u << LINK_DHA_WRITE;
+    set &= ~(1u << a);
+    if ((set & both) == both) {
+        int read = rate_beside(f, a, set & ~(1u << LINK_DHA_WRITE));
+        int write = rate_beside(f, a, set & ~(1u << LINK_DHA_READ));
+        return read < write ? read : write;
+    }
+    int rate = f->rate_together[set | 1u << a][a];
+    if (rate > 0)
+        return rate;
+    rate = 1000;
+    for (int b = 0; b < LINK_CLASS_COUNT; b++)
+        if ((set >> b & 1) && f->rate_permille[a][b] < rate)
+            rate = f->rate_permille[a][b];
+    return rate;
+}
 
 static Status make_rates(Diag *d, Sim *x, const DeviceFacts *f, bool contention)
 {
@@ -53,13 +73,20 @@ static Status make_rates(Diag *d, Sim *x, const DeviceFacts *f, bool contention)
                 return diag_fail(d, ST_MODEL,
                                  "device %s: contention rate %d of class %d beside class %d is outside 1..1000",
                                  f->name ? f->name : "", f->rate_permille[a][b], a, b);
+    for (int set = 0; set < MASKS; set++)
+        for (int a = 0; a < LINK_CLASS_COUNT; a++)
+            if (f->rate_together[set][a] < 0 || f->rate_together[set][a] > 1000)
+                return diag_fail(d, ST_MODEL,
+                                 "device %s: contention rate %d of class %d in the set %d is outside 1..1000",
+                                 f->name ? f->name : "", f->rate_together[set][a], a, set);
     for (int own = 0; own < MASKS; own++)
         for (int other = 0; other < MASKS; other++) {
             int rate = 1000;
             for (int a = 0; contention && a < LINK_CLASS_COUNT; a++)
-                for (int b = 0; b < LINK_CLASS_COUNT; b++)
-                    if ((own >> a & 1) && (other >> b & 1) && f->rate_permille[a][b] < rate)
-                        rate = f->rate_permille[a][b];
+                if (own >> a & 1) {
+                    int r = rate_beside(f, a, (unsigned)other);
+                    rate = r < rate ? r : rate;
+                }
             x->rate[own][other] = rate;
         }
     return ST_OK;
@@ -136,13 +163,11 @@ static bool advance(Sim *x)
     for (int t = 0; t < STREAM_COUNT; t++) {
         if (x->run[t].step < 0)
             continue;
-        rate[t] = 1000;
-        unsigned own = s->step[x->run[t].step].link;
-        for (int o = 0; own && o < STREAM_COUNT; o++)
-            if (o != t && x->run[o].step >= 0) {
-                int r = x->rate[own][s->step[x->run[o].step].link];
-                rate[t] = r < rate[t] ? r : rate[t];
-            }
+        unsigned others = 0;
+        for (int o = 0; o < STREAM_COUNT; o++)
+            if (o != t && x->run[o].step >= 0)
+                others |= s->step[x->run[o].step].link;
+        rate[t] = x->rate[s->step[x->run[t].step].link][others];
         int64_t need = x->run[t].work / rate[t] + (x->run[t].work % rate[t] != 0);
         ticks = need < ticks ? need : ticks;
     }

@@ -260,13 +260,7 @@ static Status run_times(Bench *b, ferry_stream_kind kind, int64_t *start_ns, int
 /* ---- runs on a GPU
  * ------------------------------------------------------------------------------------------------------- */
 
-typedef struct Lane {
-    ferry_stream_kind kind;
-    BenchJob *job;
-    void *context;
-} Lane;
-
-static Status enqueue_lane(Bench *b, const Lane *l)
+static Status enqueue_lane(Bench *b, const BenchLane *l)
 {
     ferry_stream *s = b->stream[l->kind];
     if (l->kind != FERRY_STREAM_UPDATE)
@@ -278,7 +272,7 @@ static Status enqueue_lane(Bench *b, const Lane *l)
     return bench_check(b, ferry_event_record(s, b->end[l->kind]));
 }
 
-static Status enqueue_lanes(Bench *b, const Lane *lane, int count)
+static Status enqueue_lanes(Bench *b, const BenchLane *lane, int count)
 {
     TRY_FERRY(b, ferry_event_record(b->stream[FERRY_STREAM_UPDATE], b->open));
     for (int i = 0; i < count; i++)
@@ -286,8 +280,8 @@ static Status enqueue_lanes(Bench *b, const Lane *lane, int count)
     return ST_OK;
 }
 
-/* One or two jobs at once, behind the update stream's gate. */
-static Status run_lanes(Bench *b, const Lane *lane, int count)
+/* Some jobs at once, behind the update stream's gate. */
+static Status run_lanes(Bench *b, const BenchLane *lane, int count)
 {
     ferry_stream *update = b->stream[FERRY_STREAM_UPDATE];
     sem_t *gate = &b->gate[FERRY_STREAM_UPDATE];
@@ -305,7 +299,7 @@ static Status run_lanes(Bench *b, const Lane *lane, int count)
 }
 
 /* A run by CUPTI's records: run[i] of the repeats. */
-static Status trace_lane(Bench *b, const Lane *lane, int number)
+static Status trace_lane(Bench *b, const BenchLane *lane, int number)
 {
     TRY(gpu_trace_run(b->trace, number));
     Status status = run_lanes(b, lane, 1);
@@ -313,7 +307,7 @@ static Status trace_lane(Bench *b, const Lane *lane, int number)
     return status != ST_OK ? status : ended;
 }
 
-static Status time_on_gpu(Bench *b, const Lane *lane, Timing *out)
+static Status time_on_gpu(Bench *b, const BenchLane *lane, Timing *out)
 {
     int repeats = b->options->repeats;
     TRY(gpu_trace_start(b->trace));
@@ -349,7 +343,7 @@ static void add_noise(Bench *b, const Timing *t)
 Status bench_once(Bench *b, ferry_stream_kind kind, BenchJob *job, void *context, int64_t *ns)
 {
     if (b->on_gpu) {
-        const Lane lane = {kind, job, context};
+        const BenchLane lane = {kind, job, context};
         int64_t from, to;
         TRY(run_lanes(b, &lane, 1));
         TRY(run_times(b, kind, &from, &to));
@@ -389,7 +383,7 @@ Status bench_time(Bench *b, ferry_stream_kind kind, BenchJob *job, void *context
     for (int i = 0; i < b->options->warmup && ns < LONG_RUN_NS; i++)
         TRY(bench_once(b, kind, job, context, &ns));
     if (b->on_gpu && kind != FERRY_STREAM_UPDATE) {
-        const Lane lane = {kind, job, context};
+        const BenchLane lane = {kind, job, context};
         TRY(time_on_gpu(b, &lane, out));
     } else {
         for (int i = 0; i < b->options->repeats; i++)
@@ -401,7 +395,7 @@ Status bench_time(Bench *b, ferry_stream_kind kind, BenchJob *job, void *context
 }
 
 /* On the host each stream has its gate, and the two meet behind them. */
-static Status run_pair_on_host(Bench *b, const Lane *one, const Lane *two)
+static Status run_pair_on_host(Bench *b, const BenchLane *one, const BenchLane *two)
 {
     bool gated_a = false, gated_b = false;
     Meeting meeting;
@@ -419,17 +413,19 @@ static Status run_pair_on_host(Bench *b, const Lane *one, const Lane *two)
     return finish_run(b, two->kind, gated_b, status);
 }
 
-Status bench_pair(Bench *b, ferry_stream_kind kind_a, BenchJob *job_a, void *context_a, ferry_stream_kind kind_b,
-                  BenchJob *job_b, void *context_b, int64_t *overlap_ns, int64_t *outside_ns)
+Status bench_together(Bench *b, const BenchLane *lane, int count, int64_t *overlap_ns, int64_t *outside_ns)
 {
-    const Lane lane[] = {{kind_a, job_a, context_a}, {kind_b, job_b, context_b}};
-    TRY(b->on_gpu ? run_lanes(b, lane, 2) : run_pair_on_host(b, &lane[0], &lane[1]));
-    int64_t start_a, end_a, start_b, end_b;
-    TRY(run_times(b, kind_a, &start_a, &end_a));
-    TRY(run_times(b, kind_b, &start_b, &end_b));
-    int64_t from = start_a > start_b ? start_a : start_b, to = end_a < end_b ? end_a : end_b;
+    int64_t from = 0, to = INT64_MAX, alone = 0;
+    TRY(b->on_gpu ? run_lanes(b, lane, count) : run_pair_on_host(b, &lane[0], &lane[1]));
+    for (int i = 0; i < count; i++) {
+        int64_t start, end;
+        TRY(run_times(b, lane[i].kind, &start, &end));
+        from = start > from ? start : from;
+        to = end < to ? end : to;
+        alone = i == 0 ? end - start : alone;
+    }
     *overlap_ns = to > from ? to - from : 0;
-    *outside_ns = end_a - start_a - *overlap_ns;
+    *outside_ns = alone - *overlap_ns;
     return ST_OK;
 }
 

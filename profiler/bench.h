@@ -69,10 +69,15 @@ typedef Status BenchJob(Bench *b, ferry_stream *s, void *context);
 Status bench_once(Bench *b, ferry_stream_kind kind, BenchJob *job, void *context, int64_t *ns);
 /* Median and spread of the job on the stream of this kind: warm-up runs, then the repeats. */
 Status bench_time(Bench *b, ferry_stream_kind kind, BenchJob *job, void *context, Timing *out);
-/* One job on each of two streams, started together, once. *overlap_ns: while both ran; *outside_ns: what a needed
- * besides. */
-Status bench_pair(Bench *b, ferry_stream_kind kind_a, BenchJob *job_a, void *context_a, ferry_stream_kind kind_b,
-                  BenchJob *job_b, void *context_b, int64_t *overlap_ns, int64_t *outside_ns);
+/* A job on a stream of its own. */
+typedef struct BenchLane {
+    ferry_stream_kind kind;
+    BenchJob *job;
+    void *context;
+} BenchLane;
+/* 2 to BENCH_STREAMS jobs (on the host 2), started together, once. *overlap_ns: while all ran; *outside_ns: what the first
+ * one needed besides. */
+Status bench_together(Bench *b, const BenchLane *lane, int count, int64_t *overlap_ns, int64_t *outside_ns);
 /* A GPU: products for so long that its clocks are up. */
 Status bench_warm_up(Bench *b);
 /* A GPU: records from here on, first of the gap between kernels. CUPTI slows every later call into CUDA down. */

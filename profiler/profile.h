@@ -52,6 +52,9 @@ typedef struct DeviceFacts {
     int64_t alloc_ns;           /* one allocation by a caching allocator, for deepspeed-like */
     /* rate_permille[a][b]: speed of class a, in thousandths of its speed alone, while class b runs as well. */
     int rate_permille[LINK_CLASS_COUNT][LINK_CLASS_COUNT];
+    /* rate_together[set][a]: the same while all classes of the set (bits 1 << LinkClass, three and more) run, a among them; 0
+     * where it was not measured: then the least of its rates beside each of them holds. */
+    int rate_together[1 << LINK_CLASS_COUNT][LINK_CLASS_COUNT];
 } DeviceFacts;
 
 typedef struct Profile {

@@ -80,6 +80,25 @@ static void add_model(Text *to, const Profile *p, const char *model_path)
     add_texts(to, "tie", o->n_tie, o->tie);
 }
 
+static void together_text(const DeviceFacts *f, const char *indent, Text *to)
+{
+    bool any = false;
+    for (int set = 0; set < 1 << LINK_CLASS_COUNT; set++) {
+        int known = 0;
+        for (int i = 0; i < LINK_CLASS_COUNT; i++) {
+            if (f->rate_together[set][i] == 0)
+                continue;
+            if (!any)
+                text_add(to, "%s# the same while all that are named run\n%srate_together:\n", indent, indent);
+            any = true;
+            if (known++ == 0)
+                text_add(to, "%s  - {", indent);
+            text_add(to, "%s%s: %d", known > 1 ? ", " : "", link_class_name[i], f->rate_together[set][i]);
+        }
+        text_add(to, "%s", known ? "}\n" : "");
+    }
+}
+
 void facts_text(const DeviceFacts *f, const char *indent, Text *to)
 {
     text_add(to, "%sname: ", indent);
@@ -99,6 +118,7 @@ void facts_text(const DeviceFacts *f, const char *indent, Text *to)
             text_add(to, "%s%s: %d", k ? ", " : "", link_class_name[k], f->rate_permille[i][k]);
         text_add(to, "}\n");
     }
+    together_text(f, indent, to);
 }
 
 void profile_text(const Profile *p, const char *model_path, Text *to)
@@ -307,6 +327,39 @@ Status rates_read(Diag *d, const YamlNode *map, const char *key, int out[LINK_CL
     return ST_OK;
 }
 
+Status together_read(Diag *d, const YamlNode *map, const char *key, int out[1 << LINK_CLASS_COUNT][LINK_CLASS_COUNT])
+{
+    enum { LEAST = 3 };
+    const char *keys[LINK_CLASS_COUNT + 1] = {0};
+    memcpy(keys, link_class_name, sizeof link_class_name);
+    YamlNode *list;
+    if (!yaml_find(map, key))
+        return ST_OK;
+    TRY(yaml_get(d, map, key, YAML_LIST, &list));
+    for (int i = 0; i < list->count; i++) {
+        const YamlNode *entry = list->item[i];
+        int rate[LINK_CLASS_COUNT] = {0}, count = 0;
+        unsigned set = 0;
+        TRY(yaml_only_keys(d, entry, keys));
+        for (int k = 0; k < LINK_CLASS_COUNT; k++) {
+            int64_t value;
+            if (!yaml_find(entry, keys[k]))
+                continue;
+            TRY(yaml_get_int(d, entry, keys[k], 1, 1000, &value));
+            rate[k] = (int)value;
+            set |= 1u << k;
+            count++;
+        }
+        if (count < LEAST)
+            return yaml_error(d, entry, "'%s' names %d classes; those of one and two are in 'rate_permille'", key, count);
+        for (int k = 0; k < LINK_CLASS_COUNT; k++)
+            if (out[set][k] > 0)
+                return yaml_error(d, entry, "'%s' has these classes twice", key);
+        memcpy(out[set], rate, sizeof rate);
+    }
+    return ST_OK;
+}
+
 Status facts_check(Diag *d, const YamlNode *map, const DeviceFacts *f)
 {
     if ((f->alignment_bytes & (f->alignment_bytes - 1)) != 0)
@@ -322,7 +375,7 @@ static Status read_device(Diag *d, Arena *a, const YamlNode *root, DeviceFacts *
 {
     static const char *const keys[] = {
         "name",          "memory_bytes", "host_memory_bytes", "chunk_bytes", "alignment_bytes",
-        "scratch_bytes", "alloc_ns",     "rate_permille",     NULL};
+        "scratch_bytes", "alloc_ns",     "rate_permille",     "rate_together", NULL};
     YamlNode *map;
     TRY(yaml_get(d, root, "device", YAML_MAP, &map));
     TRY(yaml_only_keys(d, map, keys));
@@ -335,7 +388,8 @@ static Status read_device(Diag *d, Arena *a, const YamlNode *root, DeviceFacts *
     if (yaml_find(map, "scratch_bytes"))
         TRY(read_bytes(d, map, "scratch_bytes", 0, &f->scratch_bytes));
     TRY(yaml_get_int(d, map, "alloc_ns", 0, PROFILE_MAX_NS, &f->alloc_ns));
-    return rates_read(d, map, "rate_permille", f->rate_permille);
+    TRY(rates_read(d, map, "rate_permille", f->rate_permille));
+    return together_read(d, map, "rate_together", f->rate_together);
 }
 
 static Status read_layers(Diag *d, Arena *a, const YamlNode *root, Profile *p)

@@ -241,6 +241,44 @@ static void test_queues_are_finite(void **state)
     arena_close(a);
 }
 
+/* A load beside a DHA kernel and an update: the rates of the three at once hold while all run, those of the pair after. A kernel
+ * that reads and writes goes at the slower of its two rates, and others beside it at the least. */
+static void test_measured_together(void **state)
+{
+    (void)state;
+    enum { READ = 1 << LINK_DHA_READ, WRITE = 1 << LINK_DHA_WRITE, H2D = 1 << LINK_H2D, UPDATE = 1 << LINK_UPDATE };
+    Arena *a = arena_open();
+    Diag d = {0};
+    DeviceFacts f = facts();
+    f.rate_permille[LINK_H2D][LINK_UPDATE] = 500;
+    f.rate_permille[LINK_UPDATE][LINK_H2D] = 800;
+    f.rate_together[READ | H2D | UPDATE][LINK_DHA_READ] = 900;
+    f.rate_together[READ | H2D | UPDATE][LINK_H2D] = 250;
+    f.rate_together[READ | H2D | UPDATE][LINK_UPDATE] = 600;
+    f.rate_together[WRITE | H2D | UPDATE][LINK_DHA_WRITE] = 450;
+    f.rate_together[WRITE | H2D | UPDATE][LINK_H2D] = 750;
+    f.rate_together[WRITE | H2D | UPDATE][LINK_UPDATE] = 1000;
+    for (int both = 0; both < 2; both++) {
+        StepList *s = pair_list(a, 90, both ? READ | WRITE : READ, 100, H2D);
+        Step *step = ARENA_NEW(a, Step, 4);
+        memcpy(step, s->step, 3 * sizeof *step);
+        step[3] = (Step){.kind = STEP_ADAMW, .stream = STREAM_UPDATE, .unit = -1, .segment = -1, .duration_ns = 300, .link = UPDATE};
+        s->step = step;
+        s->n_step = 4;
+        Wait wait[3] = {step[0].wait[0], step[0].wait[1], {3, 1}};
+        step[0].wait = wait;
+        step[0].n_wait = 3;
+        Timeline t;
+        assert_int_equal(simulate(&d, a, s, &f, true, &t), ST_OK);
+        int64_t kernel = both ? 200 : 100; /* at 0.45 and 0.9 */
+        int64_t load = kernel + (both ? 100 : 150); /* a quarter of it as the kernel ends or a half, the rest at half speed */
+        assert_int_equal(t.end_ns[1], kernel);
+        assert_int_equal(t.end_ns[2], load);
+        assert_int_equal(t.end_ns[3], load + 300 - kernel * 6 / 10 - (load - kernel) * 8 / 10);
+    }
+    arena_close(a);
+}
+
 static void test_errors(void **state)
 {
     (void)state;
@@ -250,6 +288,10 @@ static void test_errors(void **state)
     Timeline t;
     Diag d = {0};
     f.rate_permille[2][3] = 0;
+    assert_int_equal(simulate(&d, a, s, &f, true, &t), ST_MODEL);
+    f = facts();
+    f.rate_together[7][0] = 1001;
+    memset(&d, 0, sizeof d);
     assert_int_equal(simulate(&d, a, s, &f, true, &t), ST_MODEL);
     f = facts();
     Wait never[1] = {{2, 0}};
@@ -277,6 +319,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_longest_path),      cmocka_unit_test(test_contention_by_hand),
+        cmocka_unit_test(test_measured_together),
         cmocka_unit_test(test_three_at_once),     cmocka_unit_test(test_cycle_of_two),
         cmocka_unit_test(test_queues_are_finite), cmocka_unit_test(test_errors),
     };

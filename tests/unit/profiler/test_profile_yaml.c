@@ -25,6 +25,10 @@ static Profile *full_profile(Arena *a, const char *model_path)
                                 .precision = FERRY_F64};
     p->layer[0].fp[ON_HOST].spread_ns = 77;
     p->device.scratch_bytes = 77;
+    int *together = p->device.rate_together[1 << LINK_H2D | 1 << LINK_D2H | 1 << LINK_UPDATE];
+    together[LINK_H2D] = 610;
+    together[LINK_D2H] = 870;
+    together[LINK_UPDATE] = 620;
     p->layer[1].name = "back\\slash: \"quoted\" \xc3\xa9 # no comment";
     return p;
 }
@@ -116,6 +120,7 @@ static void round_trip(void **state)
     assert_int_equal(q->device.chunk_bytes, 4096);
     assert_int_equal(q->device.scratch_bytes, 77);
     assert_memory_equal(q->device.rate_permille, p->device.rate_permille, sizeof p->device.rate_permille);
+    assert_memory_equal(q->device.rate_together, p->device.rate_together, sizeof p->device.rate_together);
     test_folder_remove(a, folder);
     arena_close(a);
 }
@@ -203,6 +208,12 @@ static void wrong_files(void **state)
     refused("device:", "chunk_bytes: 4096", "chunk_bytes: 4097", "chunk_bytes");
     refused("device:", "alignment_bytes: 64", "alignment_bytes: 0", "alignment_bytes");
     refused("    h2d:", "dha_read: 90", "dha_read: 1001", "dha_read");
+    refused("rate_together:", "{h2d: 610, ", "{", "names 2 classes");
+    refused("rate_together:", "d2h: 870", "d2h: 0", "d2h");
+    refused("rate_together:", "d2h: 870", "d3h: 870", "unknown key");
+    refused("rate_together:", "\n    - {h2d: 610, d2h: 870, update: 620}",
+            " [{h2d: 610, d2h: 870, update: 620}, {h2d: 1, d2h: 1, update: 1}]", "twice");
+    refused("rate_together:", "- {h2d: 610, d2h: 870, update: 620}", "- 7", "");
     refused("clip:", "clip:", "clap:", "unknown key");
     refused("units:", "load: {", "name: \"emb\"\n    load: {", "name");
 }
