@@ -6,8 +6,7 @@
  *   dha              nothing is ever loaded, gradients are written to host memory by the kernels
  *   memferry         Alg. 1 and 2 in all readings
  *   go-memferry      the same, and the knapsack says which gradients stay on the GPU
- *   optimal          the least time without contention, proven (optimal.c) where nothing lives on the GPU; units that
- *                    do, and a path down to the least memory
+ *   optimal          the least time without contention, proven (optimal.c), and a path down to the least memory
  *   auto             all of these, then improvements and a path down to the least memory */
 #include "planner/plan_search.h"
 
@@ -159,31 +158,52 @@ static Status go_memferry(Search *s)
 /* ---- optimal
  * ------------------------------------------------------------------------------------------------------------ */
 
+/* Everything that may live on the GPU does; the rest as in `from`. */
+static Status all_resident(Search *s, const UnitPlan *from, UnitPlan **out)
+{
+    Plan p;
+    TRY(search_blank(s, &p));
+    *out = p.unit;
+    for (int u = 0; u < p.n_unit; u++) {
+        p.unit[u] = from[u];
+        if (!s->plain_pinned[u].set && plan_can_reside(s->plain, s->p, u))
+            plan_set_mode(&s->plain->unit[u], MODE_RESIDENT, &p.unit[u]);
+    }
+    return ST_OK;
+}
+
 Status search_optimum(Search *s, int64_t *bound_ns)
 {
     const UnitPlan *start[FP_READING_COUNT * BP_READING_COUNT];
     int n = 0;
+    bool reside = false;
     for (int fp = 0; fp < FP_READING_COUNT; fp++)
         for (int bp = 0; bp < BP_READING_COUNT; bp++) {
             Plan p;
             TRY(memferry_choices(s, (FpReading)fp, (BpReading)bp, &p));
             start[n++] = p.unit;
         }
-    LpDomain domain = {.clip = s->o->clip, .pinned = s->o->n_rule > 0 ? s->plain_pinned : NULL};
-    TRY(optimal_solve(s->d, s->a, s->plain, s->p, &domain, n, start, &s->optimum));
+    LpDomain domain = {.clip = s->o->clip, .leave_gpu = true, .pinned = s->o->n_rule > 0 ? s->plain_pinned : NULL};
+    TRY(optimal_solve(s->d, s->a, s->plain, s->p, &domain, n, start, &s->off_gpu));
+    s->optimum = s->off_gpu;
+    domain.leave_gpu = false;
+    for (int u = 0; u < s->plain->n_unit; u++)
+        reside = reside || plan_can_reside(s->plain, s->p, u);
+    if (reside) {
+        UnitPlan *most;
+        TRY(all_resident(s, s->off_gpu.unit, &most));
+        const UnitPlan *ends[] = {s->off_gpu.unit, most};
+        TRY(optimal_solve(s->d, s->a, s->plain, s->p, &domain, 2, ends, &s->optimum));
+    }
     Optimum all = s->optimum;
     if (domain.pinned) {
         domain.pinned = NULL;
         const UnitPlan *pinned[] = {s->optimum.unit};
         TRY(optimal_solve(s->d, s->a, s->plain, s->p, &domain, 1, pinned, &all));
     }
-    /* The linear model is over the plans in which nothing lives on the GPU and nothing is computed again; bound_make is
-     * over all. */
+    /* The linear model is over the plans in which nothing is computed again, which takes time; bound_make likewise. */
     TRY(bound_make(s->d, s->plain, s->p, s->o->clip, bound_ns));
-    bool reside = false;
-    for (int i = 0; i < s->plain->n_unit; i++)
-        reside = reside || plan_can_reside(s->plain, s->p, i);
-    if (!reside && all.bound_ns > *bound_ns)
+    if (all.bound_ns > *bound_ns)
         *bound_ns = all.bound_ns;
     return ST_OK;
 }
@@ -198,20 +218,27 @@ static Status of_plain(Search *s, UnitPlan *unit, Plan *out)
     return search_adopt(s, &plain, out);
 }
 
-static Status optimum(Search *s, Candidate **out)
+static Status add_optimum(Search *s, const Optimum *o, Candidate **out)
 {
     Plan p;
-    TRY(of_plain(s, s->optimum.unit, &p));
+    TRY(of_plain(s, o->unit, &p));
     return search_add(s, &p, "optimum", out);
+}
+
+/* *out: the one in which nothing lives on the GPU. */
+static Status optimum(Search *s, Candidate **out)
+{
+    TRY(add_optimum(s, &s->optimum, out));
+    return add_optimum(s, &s->off_gpu, out);
 }
 
 static Status frontier(Search *s)
 {
     Candidate *c;
-    LpDomain domain = {.clip = s->o->clip, .pinned = s->o->n_rule > 0 ? s->plain_pinned : NULL};
+    LpDomain domain = {.clip = s->o->clip, .leave_gpu = true, .pinned = s->o->n_rule > 0 ? s->plain_pinned : NULL};
     UnitPlan **plan;
     int n;
-    TRY(optimal_frontier(s->d, s->a, s->plain, s->p, &domain, &s->optimum, &plan, &n));
+    TRY(optimal_frontier(s->d, s->a, s->plain, s->p, &domain, &s->off_gpu, &plan, &n));
     for (int i = 0; i < n; i++) {
         Plan p;
         TRY(of_plain(s, plan[i], &p));

@@ -43,6 +43,7 @@ typedef struct Event {
     int start;  /* column */
     int kernel; /* node, or -1: takes ns */
     double ns;
+    int part; /* column: it takes that part of ns; -1: all */
     int n_literal;
     Literal literal[2];
 } Event;
@@ -58,9 +59,11 @@ typedef struct Cross {
     int *place_column, *place_at;   /* x(unit, k) = place_column[place_at[unit] + k] */
     int *grad_column, *late_column; /* 1: on the host; 1: late */
     int *reload_column;             /* 1: loaded twice */
-    int n_event;
+    int *stay_column;               /* 1: lives on the GPU */
+    int n_event, n_compute;
     Event *event;
     int *kernel_event, *load_event, *again_event, *store_event, *sqnorm_event, *early_event, *late_event;
+    int *stay_norm_event, *stay_update_event; /* on the compute stream, always there: they take no time for a unit that lives elsewhere */
     int input_event, loss_event, norm_event;
     double scale, big;
     double *row; /* dense, by column */
@@ -78,6 +81,7 @@ static Status add_choices(Cross *x)
     x->grad_column = ARENA_NEW(x->a, int, g->n_unit);
     x->late_column = ARENA_NEW(x->a, int, g->n_unit);
     x->reload_column = ARENA_NEW(x->a, int, g->n_unit);
+    x->stay_column = ARENA_NEW(x->a, int, g->n_unit);
     for (int u = 0; u < g->n_unit; u++) {
         if (g->unit[u].n_use > MAX_USES)
             return diag_fail(x->d, ST_MODEL, "--cross-check: unit %s is used %d times, at most %d are possible",
@@ -85,7 +89,8 @@ static Status add_choices(Cross *x)
         uses += g->unit[u].n_use + 1;
     }
     x->place_column = ARENA_NEW(x->a, int, uses);
-    if (!x->place_at || !x->grad_column || !x->late_column || !x->reload_column || !x->place_column)
+    if (!x->place_at || !x->grad_column || !x->late_column || !x->reload_column || !x->stay_column ||
+        !x->place_column)
         return diag_oom(x->d);
     uses = 0;
     for (int u = 0; u < g->n_unit; u++) {
@@ -100,6 +105,10 @@ static Status add_choices(Cross *x)
         x->reload_column[u] = cross_column(&x->mip, !twice                        ? CROSS_ZERO
                                                     : !pin                        ? CROSS_BINARY
                                                     : pin->hold == HOLD_RELOAD ? CROSS_ONE
+                                                                                  : CROSS_ZERO);
+        x->stay_column[u] = cross_column(&x->mip, !plan_can_reside(g, x->p, u)    ? CROSS_ZERO
+                                                  : !pin                          ? CROSS_BINARY
+                                                  : pin->hold == HOLD_RESIDENT ? CROSS_ONE
                                                                                   : CROSS_ZERO);
         bool free = g->unit[u].grad_bytes > 0 && !x->o->modes_only;
         x->grad_column[u] = cross_column(&x->mip, free ? CROSS_BINARY : CROSS_ZERO);
@@ -146,6 +155,16 @@ static Status link_choices(Cross *x)
             put(x, x->place_column[x->place_at[u] + k], 1);
         put(x, x->reload_column[u], -1);
         TRY(end_row(x, 0, false));
+        /* what lives on the GPU is read and gets its gradients there, and none of the other choices is left to it */
+        const int none[] = {x->grad_column[u], x->late_column[u], x->reload_column[u]};
+        put(x, x->place_column[x->place_at[u]], 1);
+        put(x, x->stay_column[u], -1);
+        TRY(end_row(x, 0, false));
+        for (int i = 0; i < 3; i++) {
+            put(x, none[i], -1);
+            put(x, x->stay_column[u], -1);
+            TRY(end_row(x, -1, false));
+        }
     }
     for (int at = 0; at < 2 * x->g->n_segment; at++) {
         const Places *p = &x->kernels.places[at];
@@ -169,7 +188,7 @@ static Status link_choices(Cross *x)
 
 static int new_event(Cross *x, StepStream stream, int order, int kernel, int64_t ns)
 {
-    x->event[x->n_event] = (Event){.stream = stream, .order = order, .kernel = kernel};
+    x->event[x->n_event] = (Event){.stream = stream, .order = order, .kernel = kernel, .part = -1};
     x->event[x->n_event].ns = cross_capped(&x->kernels, ns);
     x->event[x->n_event].start = cross_column(&x->mip, CROSS_TIME);
     return x->n_event++;
@@ -178,6 +197,12 @@ static int new_event(Cross *x, StepStream stream, int order, int kernel, int64_t
 static Literal literal_of(int column, double value, double constant)
 {
     return (Literal){.n = 1, .column = {column}, .value = {value}, .constant = constant};
+}
+
+/* Neither of the two columns is 1. */
+static Literal neither(int a, int b)
+{
+    return (Literal){.n = 2, .column = {a, b}, .value = {-1, -1}, .constant = 1};
 }
 
 static Literal read_on_host(const Cross *x, int unit, int use, bool host)
@@ -195,6 +220,31 @@ static void only_when(Cross *x, int event, Literal l)
     x->event[event].literal[x->event[event].n_literal++] = l;
 }
 
+/* The compute stream in order, from a list in which every unit that can lives on the GPU. */
+static Status make_compute_events(Cross *x, Arena *scratch, UnitPlan *unit)
+{
+    const Graph *g = x->g;
+    StepList *s;
+    for (int u = 0; u < g->n_unit; u++)
+        unit[u] = (UnitPlan){.hold = plan_can_reside(g, x->p, u) ? HOLD_RESIDENT : HOLD_STEP};
+    TRY(cross_list(&x->kernels, scratch, unit, &s));
+    for (int i = 0; i < s->n_step; i++) {
+        const Step *step = &s->step[i];
+        if (step->stream != STREAM_COMPUTE)
+            continue;
+        int e = new_event(x, STREAM_COMPUTE, x->n_compute++, step->node, step->duration_ns);
+        if (step->kind == STEP_KERNEL) {
+            x->kernel_event[step->node] = e;
+            continue;
+        }
+        x->event[e].part = x->stay_column[step->unit];
+        *(step->kind == STEP_SQNORM ? &x->stay_norm_event[step->unit] : &x->stay_update_event[step->unit]) = e;
+    }
+    for (int u = 0; u < g->n_unit; u++)
+        unit[u] = (UnitPlan){0};
+    return ST_OK;
+}
+
 /* The number of a step in its stream's order is its place in a list: that of all gradients stored and all updates
  * early, or of all updates late (these come last). Loads come in the order of the kernel that follows them, then of its
  * arguments. */
@@ -205,8 +255,8 @@ static Status make_events(Cross *x, Arena *scratch)
     int n = g->node.count, units = g->n_unit, uses = 0;
     for (int u = 0; u < units; u++)
         uses += g->unit[u].n_use + 1;
-    x->event = ARENA_NEW(x->a, Event, n + uses + 6 * units + 4);
-    int *at = ARENA_NEW(x->a, int, n + uses + 5 * units);
+    x->event = ARENA_NEW(x->a, Event, n + uses + 8 * units + 4);
+    int *at = ARENA_NEW(x->a, int, n + uses + 7 * units);
     UnitPlan *unit = ARENA_NEW(scratch, UnitPlan, units);
     if (!x->event || !at || !unit)
         return diag_oom(x->d);
@@ -217,9 +267,12 @@ static Status make_events(Cross *x, Arena *scratch)
     x->early_event = x->sqnorm_event + units;
     x->late_event = x->early_event + units;
     x->again_event = x->late_event + units;
+    x->stay_norm_event = x->again_event + units;
+    x->stay_update_event = x->stay_norm_event + units;
+    for (int u = 0; u < units; u++)
+        x->stay_norm_event[u] = x->stay_update_event[u] = -1;
     x->input_event = new_event(x, STREAM_LOAD, -1, -1, p->input_load.median_ns);
-    for (int i = 0; i < n; i++)
-        x->kernel_event[i] = new_event(x, STREAM_COMPUTE, i, i, 0);
+    TRY(make_compute_events(x, scratch, unit));
     for (int late = 0; late < 2; late++) {
         StepList *s;
         for (int u = 0; u < units; u++)
@@ -231,18 +284,20 @@ static Status make_events(Cross *x, Arena *scratch)
             if (step->kind == STEP_ADAMW) {
                 int e = new_event(x, STREAM_UPDATE, i + late * s->n_step, -1, p->unit[u].update.median_ns);
                 *(late ? &x->late_event[u] : &x->early_event[u]) = e;
-                only_when(x, e, literal_of(x->late_column[u], late ? 1 : -1, late ? 0 : 1));
+                only_when(x, e, late ? literal_of(x->late_column[u], 1, 0) : neither(x->late_column[u], x->stay_column[u]));
             }
             if (late)
                 continue;
             if (step->kind == STEP_STORE) {
                 x->store_event[u] = new_event(x, STREAM_STORE, i, -1, p->unit[u].store.median_ns);
-                only_when(x, x->store_event[u], literal_of(x->grad_column[u], -1, 1));
+                only_when(x, x->store_event[u], neither(x->grad_column[u], x->stay_column[u]));
             }
             if (step->kind == STEP_STORE_LOSS)
                 x->loss_event = new_event(x, STREAM_STORE, i, -1, p->loss_store.median_ns);
-            if (step->kind == STEP_SQNORM)
+            if (step->kind == STEP_SQNORM) {
                 x->sqnorm_event[u] = new_event(x, STREAM_UPDATE, i, -1, p->unit[u].norm.median_ns);
+                only_when(x, x->sqnorm_event[u], literal_of(x->stay_column[u], -1, 1));
+            }
             if (step->kind == STEP_NORM)
                 x->norm_event = new_event(x, STREAM_UPDATE, i, -1, p->clip.median_ns);
         }
@@ -260,7 +315,12 @@ static Status make_events(Cross *x, Arena *scratch)
                 arg++;
             int e = new_event(x, STREAM_LOAD, kernel * FERRY_MAX_ARGS + arg, -1, p->unit[u].load.median_ns);
             x->load_event[x->place_at[u] + k] = e;
-            only_when(x, e, literal_of(x->place_column[x->place_at[u] + k], 1, 0));
+            Literal here = literal_of(x->place_column[x->place_at[u] + k], 1, 0);
+            if (k == 0) { /* and it does not live on the GPU */
+                here.column[here.n] = x->stay_column[u];
+                here.value[here.n++] = -1;
+            }
+            only_when(x, e, here);
             if (k != plan_first_backward_use(&g->unit[u]))
                 continue;
             e = new_event(x, STREAM_LOAD, kernel * FERRY_MAX_ARGS + arg, -1, p->unit[u].load.median_ns);
@@ -295,6 +355,8 @@ static Status order(Cross *x, int a, int b, int span, const Literal *also)
         const Places *p = &x->kernels.places[2 * n->segment + (int)n->phase];
         for (int c = 0; c < 1 << p->n_bit; c++)
             put(x, p->column + c, -x->kernels.ns[from->kernel][c] / x->scale);
+    } else if (from->part >= 0) {
+        put(x, from->part, -from->ns / x->scale);
     } else {
         at_least += from->ns / x->scale;
     }
@@ -315,8 +377,8 @@ static Status add_streams(Cross *x)
             if (p->stream != q->stream)
                 continue;
             bool before = a != b && (p->order < q->order);
-            if (p->stream == STREAM_COMPUTE && q->order != (p->order + 1) % x->g->node.count)
-                continue; /* kernels are always there: neighbours are enough */
+            if (p->stream == STREAM_COMPUTE && q->order != (p->order + 1) % x->n_compute)
+                continue; /* these are always there: neighbours are enough */
             TRY(order(x, a, b, before ? 0 : 1, NULL));
         }
     return ST_OK;
@@ -371,6 +433,12 @@ static Status add_unit_rows(Cross *x, int u)
         }
     if (!trains)
         return ST_OK;
+    if (x->stay_norm_event[u] >= 0) {
+        Literal stays = literal_of(x->stay_column[u], 1, 0);
+        TRY(order(x, x->stay_norm_event[u], x->norm_event, 0, &stays));
+        if (x->o->clip)
+            TRY(order(x, x->norm_event, x->stay_update_event[u], 0, &stays));
+    }
     TRY(order(x, x->store_event[u], x->sqnorm_event[u], 0, &on_gpu));
     for (int late = 0; late < 2; late++)
         TRY(order(x, updates[late], x->store_event[u], 1, NULL));
@@ -409,14 +477,18 @@ static Status add_graph_rows(Cross *x)
     put(x, x->mip.period, 1);
     for (int u = 0; u < g->n_unit; u++) {
         put(x, x->reload_column[u], -(double)x->p->unit[u].load.median_ns / x->scale);
+        put(x, x->stay_column[u], (double)x->p->unit[u].load.median_ns / x->scale);
         for (int k = 0; k < g->unit[u].n_use; k++)
             put(x, x->place_column[x->place_at[u] + k], -(double)x->p->unit[u].load.median_ns / x->scale);
     }
     TRY(end_row(x, (double)x->p->input_load.median_ns / x->scale, false));
     put(x, x->mip.period, 1);
-    for (int u = 0; u < g->n_unit; u++)
-        updates +=
+    for (int u = 0; u < g->n_unit; u++) {
+        double ns =
             g->unit[u].grad_bytes > 0 ? (double)(x->p->unit[u].norm.median_ns + x->p->unit[u].update.median_ns) : 0;
+        put(x, x->stay_column[u], ns / x->scale);
+        updates += ns;
+    }
     TRY(end_row(x, (updates + (double)x->p->clip.median_ns) / x->scale, false));
     return ST_OK;
 }
@@ -478,7 +550,9 @@ static Status take_answer(Cross *x, Arena *a, Arena *scratch, const CrossAnswer 
                 out->unit[u].first_gpu_use = k;
         out->unit[u].grad = answer->value[x->grad_column[u]] ? ON_HOST : ON_GPU;
         out->unit[u].late = answer->value[x->late_column[u]];
-        out->unit[u].hold = answer->value[x->reload_column[u]] ? HOLD_RELOAD : HOLD_STEP;
+        out->unit[u].hold = answer->value[x->reload_column[u]] ? HOLD_RELOAD
+                            : answer->value[x->stay_column[u]] ? HOLD_RESIDENT
+                                                               : HOLD_STEP;
     }
     return judge(x->d, scratch, x->g, x->p, x->o, out);
 }

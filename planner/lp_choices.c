@@ -1,6 +1,6 @@
-/* lp_choices.c - who chooses what in the linear model: groups of units, their choices, and kernels' times under each.
+/* lp_choices.c - who chooses what in the linear model: groups of units, their choices, and the times of slots under each.
  *
- * needs: graph, profile and domain of the model   fills: groups, columns, kernel_group, kernel_ns   keeps: the rest
+ * needs: graph, profile, domain and scan of the model   fills: groups, columns, slot_group, slot_ns   keeps: the rest
  *
  * Units that share a layer choose together, because that layer's time depends on all of their places at once. Kernels'
  * times are learned from lists of steps that steps_time has timed: in the n-th list every group takes its n-th place.
@@ -31,10 +31,13 @@ static int root(int *parent, int u)
     return u;
 }
 
-/* Units that live on the GPU are outside of the model, which takes them for loaded ones. */
-static Hold lp_hold(const Pin *pin)
+/* Does the domain know the unit on the GPU? */
+static bool may_reside(const LpModel *m, int unit)
 {
-    return pin->hold == HOLD_RESIDENT ? HOLD_STEP : pin->hold;
+    const Pin *pin = m->domain.pinned ? &m->domain.pinned[unit] : NULL;
+    if (!plan_can_reside(m->graph, m->profile, unit))
+        return false;
+    return pin && pin->set ? pin->hold == HOLD_RESIDENT : !m->domain.leave_gpu;
 }
 
 /* The choices of one unit in this domain. */
@@ -44,13 +47,15 @@ static int unit_choices(const LpModel *m, int unit, UnitPlan *out)
     bool grads = u->grad_bytes > 0 && !m->domain.modes_only;
     const Pin *pin = m->domain.pinned && m->domain.pinned[unit].set ? &m->domain.pinned[unit] : NULL;
     int n = 0;
-    for (int h = HOLD_STEP; h < HOLD_RESIDENT; h++)
+    for (int h = HOLD_STEP; h <= HOLD_RESIDENT; h++)
         for (int k = 0; k <= u->n_use; k++) {
             UnitPlan c = {.first_gpu_use = k, .hold = (Hold)h};
-            if (plan_unit_fault(u, &c) || (pin && (pin->first_gpu_use != k || lp_hold(pin) != c.hold)))
+            if (plan_unit_fault(u, &c) || (pin && (pin->first_gpu_use != k || pin->hold != c.hold)) ||
+                (h == HOLD_RESIDENT && !may_reside(m, unit)))
                 continue;
-            for (int w = ON_GPU; w <= (grads ? ON_HOST : ON_GPU); w++)
-                for (int late = 0; late <= (grads ? 1 : 0); late++) {
+            bool free = grads && h != HOLD_RESIDENT;
+            for (int w = ON_GPU; w <= (free ? ON_HOST : ON_GPU); w++)
+                for (int late = 0; late <= (free ? 1 : 0); late++) {
                     c.grad = (Where)w;
                     c.late = late != 0;
                     if (out)
@@ -128,7 +133,7 @@ static Status make_groups(Build *b)
     return ST_OK;
 }
 
-/* ---- kernels' times
+/* ---- the times of slots
  * -------------------------------------------------------------------------------------------------------- */
 
 static bool same_places(const UnitPlan *x, const UnitPlan *y, int n)
@@ -160,10 +165,10 @@ static Status probe(Build *b, Arena *scratch, int probe_index, int *const *repre
         const Step *step = &s->step[i];
         if (step->kind != STEP_KERNEL)
             continue;
-        int g = m->kernel_group[step->node];
+        int slot = m->scan.kernel_slot[step->node], g = m->slot_group[slot];
         if (g < 0) {
-            if (m->kernel_ns[step->node][0] != INT64_MIN)
-                m->kernel_ns[step->node][0] = step->duration_ns;
+            if (m->slot_ns[slot][0] != INT64_MIN)
+                m->slot_ns[slot][0] = step->duration_ns;
             continue;
         }
         const LpGroup *group = &m->group[g];
@@ -171,47 +176,68 @@ static Status probe(Build *b, Arena *scratch, int probe_index, int *const *repre
         if (probe_index < n_representative[g])
             for (int c = 0; c < group->n_choice; c++)
                 if (same_places(&group->choice[(size_t)c * n], &group->choice[(size_t)choice[g] * n], group->n_unit))
-                    m->kernel_ns[step->node][c] = step->duration_ns;
+                    m->slot_ns[slot][c] = step->duration_ns;
     }
     return ST_OK;
 }
 
-static Status time_kernels(Build *b)
+/* Who decides how long a slot takes; and for all but kernels, how long that is. */
+static Status make_slot(Build *b, int index)
 {
     LpModel *m = b->m;
-    const Graph *g = b->g;
-    m->n_kernel = g->node.count;
-    m->kernel_group = ARENA_NEW(b->a, int, m->n_kernel);
-    m->kernel_ns = ARENA_NEW(b->a, int64_t *, m->n_kernel);
-    int **representative = ARENA_NEW(b->a, int *, m->n_group), *count = ARENA_NEW(b->a, int, m->n_group);
-    if (!m->kernel_group || !m->kernel_ns || !representative || !count)
-        return diag_oom(b->d);
-    for (int i = 0; i < m->n_kernel; i++) {
-        int segment = g->node.at[i].segment;
-        const Layer *l = segment % 2 == 1 ? &g->layer[segment / 2] : NULL;
-        int group = l && l->n_unit > 0 ? m->group_of_unit[l->unit[0]] : -1;
-        bool shared = false;
-        for (int k = 1; l && k < l->n_unit; k++)
-            shared = shared || m->group_of_unit[l->unit[k]] != group;
-        m->kernel_group[i] = shared ? -1 : group;
-        m->kernel_ns[i] = ARENA_NEW(b->a, int64_t, group < 0 || shared ? 1 : m->group[group].n_choice);
-        if (!m->kernel_ns[i])
+    const LpSlot *slot = &m->scan.slot[index];
+    if (slot->work != LP_WORK_KERNEL) {
+        const UnitProfile *p = &b->p->unit[slot->unit];
+        int g = m->slot_group[index] = m->group_of_unit[slot->unit];
+        int64_t ns = slot->work == LP_WORK_CPU        ? p->norm.median_ns + p->update.median_ns
+                     : slot->work == LP_WORK_GPU_NORM ? p->resident_norm.median_ns
+                                                      : p->resident_update.median_ns;
+        LpWhen resident = {slot->unit, 0, 0, -1, -1, 1u << HOLD_RESIDENT};
+        m->slot_ns[index] = ARENA_NEW(b->a, int64_t, m->group[g].n_choice);
+        if (!m->slot_ns[index])
             return diag_oom(b->d);
-        if (shared)
-            m->kernel_ns[i][0] = INT64_MIN; /* stays unknown */
+        for (int c = 0; c < m->group[g].n_choice; c++)
+            m->slot_ns[index][c] = lp_holds(m, &resident, c) == (slot->work != LP_WORK_CPU) ? ns : 0;
+        return ST_OK;
     }
-    int probes = 0;
+    int segment = b->g->node.at[slot->node].segment;
+    const Layer *l = segment % 2 == 1 ? &b->g->layer[segment / 2] : NULL;
+    int group = l && l->n_unit > 0 ? m->group_of_unit[l->unit[0]] : -1;
+    bool shared = false;
+    for (int k = 1; l && k < l->n_unit; k++)
+        shared = shared || m->group_of_unit[l->unit[k]] != group;
+    m->slot_group[index] = shared ? -1 : group;
+    m->slot_ns[index] = ARENA_NEW(b->a, int64_t, group < 0 || shared ? 1 : m->group[group].n_choice);
+    if (!m->slot_ns[index])
+        return diag_oom(b->d);
+    m->exact = m->exact && !shared;
+    if (shared)
+        m->slot_ns[index][0] = INT64_MIN; /* stays unknown */
+    return ST_OK;
+}
+
+static Status time_slots(Build *b)
+{
+    LpModel *m = b->m;
+    int n = m->scan.n_slot, probes = 0;
+    m->slot_group = ARENA_NEW(b->a, int, n);
+    m->slot_ns = ARENA_NEW(b->a, int64_t *, n);
+    int **representative = ARENA_NEW(b->a, int *, m->n_group), *count = ARENA_NEW(b->a, int, m->n_group);
+    if (!m->slot_group || !m->slot_ns || !representative || !count)
+        return diag_oom(b->d);
+    for (int i = 0; i < n; i++)
+        TRY(make_slot(b, i));
     for (int i = 0; i < m->n_group; i++) {
         const LpGroup *group = &m->group[i];
-        size_t n = (size_t)group->n_unit;
+        size_t units = (size_t)group->n_unit;
         representative[i] = ARENA_NEW(b->a, int, group->n_choice);
         if (!representative[i])
             return diag_oom(b->d);
         for (int c = 0; c < group->n_choice; c++) {
             bool known = false;
             for (int k = 0; k < count[i] && !known; k++)
-                known = same_places(&group->choice[(size_t)c * n], &group->choice[(size_t)representative[i][k] * n],
-                                    group->n_unit);
+                known = same_places(&group->choice[(size_t)c * units],
+                                    &group->choice[(size_t)representative[i][k] * units], group->n_unit);
             if (!known)
                 representative[i][count[i]++] = c;
         }
@@ -225,10 +251,9 @@ static Status time_kernels(Build *b)
         arena_close(scratch);
         TRY(st);
     }
-    for (int i = 0; i < m->n_kernel; i++) {
-        if (m->kernel_ns[i][0] == INT64_MIN)
-            m->kernel_ns[i][0] = 0;
-    }
+    for (int i = 0; i < n; i++)
+        if (m->slot_ns[i][0] == INT64_MIN)
+            m->slot_ns[i][0] = 0;
     return ST_OK;
 }
 
@@ -236,7 +261,7 @@ Status lp_choices_make(Diag *d, Arena *a, LpModel *m)
 {
     Build b = {.d = d, .a = a, .g = m->graph, .p = m->profile, .m = m};
     TRY(make_groups(&b));
-    return time_kernels(&b);
+    return time_slots(&b);
 }
 
 /* ---- choices

@@ -2,7 +2,7 @@
  *
  * needs: the edges of a cycle   fills: LpCut   keeps: the model
  *
- * Where all conditions on the cycle hold, its coefficients are durations: for each group and choice, what the kernels
+ * Where all conditions on the cycle hold, its coefficients are durations: for each group and choice, what the slots
  * and steps on the cycle take under that choice. A choice for which a condition fails must not be bound by this row.
  * Two proofs give its coefficient, and the larger one (the stronger row) counts:
  *
@@ -22,7 +22,7 @@ Status lp_cut_make(Diag *d, Arena *a, const LpModel *m, const int *edge, int n, 
     int64_t *at = ARENA_NEW(a, int64_t, columns);
     int64_t *most = scratch ? ARENA_NEW(scratch, int64_t, m->n_group) : NULL;
     int64_t *fails = scratch ? ARENA_NEW(scratch, int64_t, columns) : NULL; /* sum of M; -1: no condition fails */
-    int *times = scratch ? ARENA_NEW(scratch, int, m->n_kernel + 1) : NULL;
+    int *times = scratch ? ARENA_NEW(scratch, int, m->scan.n_slot + 1) : NULL;
     if (!at || !most || !fails || !times) {
         arena_close(scratch);
         return diag_oom(d);
@@ -51,15 +51,15 @@ Status lp_cut_make(Diag *d, Arena *a, const LpModel *m, const int *edge, int n, 
             }
         }
     }
-    for (int i = 0, count = 0; i < m->n_kernel; i++) {
+    for (int i = 0, count = 0; i < m->scan.n_slot; i++) {
         count += times[i];
-        int g = m->kernel_group[i];
+        int g = m->slot_group[i];
         if (count == 0)
             continue;
         if (g < 0)
-            out->constant_ns += count * m->kernel_ns[i][0];
+            out->constant_ns += count * m->slot_ns[i][0];
         for (int c = 0; g >= 0 && c < m->group[g].n_choice; c++)
-            at[m->first_column[g] + c] += count * m->kernel_ns[i][c];
+            at[m->first_column[g] + c] += count * m->slot_ns[i][c];
     }
     int64_t all = out->constant_ns;
     for (int g = 0; g < m->n_group; g++) {

@@ -58,6 +58,7 @@
 typedef struct LpDomain {
     bool clip;
     bool modes_only;   /* gradients ON_GPU, updates early */
+    bool leave_gpu;    /* nothing lives on the GPU, but for what is pinned there */
     const Pin *pinned; /* by unit; NULL: all free */
 } LpDomain;
 
@@ -82,6 +83,7 @@ typedef enum LpKind {
     LP_LATE,
     LP_WHOLE, /* the update of `unit`, at whichever place */
     LP_ENTER, /* its load before its first use, after its update */
+    LP_OWN,   /* its store, or the start of all that it asks of the CPU, whatever the store and the CPU do before */
     LP_FIRST, /* the updates (without clip: some of them) of units whose first use is not after that of `unit` */
 } LpKind;
 
@@ -92,8 +94,7 @@ typedef struct LpEvent {
     LpWhen there;
 } LpEvent;
 
-/* `to` starts after the end of `from`, `span` iterations earlier. Between kernels' events the time is that of kernels
- * [first, last), else that of `from`. */
+/* `to` starts after the end of `from`, `span` iterations earlier. The time is that of `from` and of slots [first, last). */
 typedef struct LpEdge {
     int from, to, span;
     int first, last;
@@ -108,27 +109,55 @@ typedef struct LpGroup {
     UnitPlan *choice; /* n_choice * n_unit */
 } LpGroup;
 
+/* A piece of work in a row of others. The compute stream is such a row: kernels, and between them what the GPU has to do
+ * for a unit that lives there. What units ask of the CPU, in order of first use, is another. */
+typedef enum LpWork { LP_WORK_KERNEL, LP_WORK_GPU_NORM, LP_WORK_GPU_UPDATE, LP_WORK_CPU } LpWork;
+typedef struct LpSlot {
+    int node; /* LP_WORK_KERNEL */
+    int unit; /* the others */
+    LpWork work;
+} LpSlot;
+
+/* What the orderings depend on. Kernels are nodes of the graph: -1 is none. */
+typedef struct LpScan {
+    int *first_read, *last_read, *last_grad; /* by unit */
+    int *use_first, *use_last;               /* by unit and use, from use_at[unit]: kernels of that use */
+    int *use_at;
+    int input_first, input_last;
+    int loss_first, loss_last;
+    int n_arrived, *arrived; /* trainable units in the order in which their gradients are complete */
+    int n_late, *late;       /* in order of first use */
+    int n_place, *place_unit, *place_use;
+    int n_slot, n_compute; /* slots [0, n_compute) are the compute stream's, in program order */
+    LpSlot *slot;
+    int *kernel_slot;                        /* by node */
+    int *norm_slot, *update_slot, *cpu_slot; /* by unit, -1 */
+} LpScan;
+
 typedef struct LpModel {
     const Graph *graph;
     const Profile *profile;
     LpDomain domain;
     bool exact; /* false: some layer is shared by so many units that its time counts as 0: a bound, no timeline */
-    int n_group, n_event, n_edge, n_kernel;
+    int n_group, n_event, n_edge;
+    LpScan scan;
     LpGroup *group;
     int *group_of_unit, *place_in_group;
     int *first_column; /* by group, n_group + 1: choices of all groups numbered through */
     LpEvent *event;
     LpEdge *edge;        /* edges of span 0 in topological order of `from`, then the others */
     int n_forward;       /* edges of span 0 */
-    int *kernel_group;   /* by kernel, -1: its time does not depend on choices */
-    int64_t **kernel_ns; /* by kernel and choice of its group */
+    int *slot_group;     /* by slot, -1: its time does not depend on choices */
+    int64_t **slot_ns;   /* by slot and choice of its group */
 } LpModel;
 
 /* needs: a profile that matches the graph   fills: *out, in the arena
  * Kernel times are those of steps_time, asked for once for each choice. */
 Status lp_model_build(Diag *d, Arena *a, const Graph *g, const Profile *p, const LpDomain *domain, LpModel **out);
 
-/* lp_choices.c: fills groups, columns and kernels' times of a model whose first fields are set. */
+/* lp_scan.c */
+Status lp_scan_graph(Diag *d, Arena *a, const Graph *g, bool clip, LpScan *out);
+/* lp_choices.c: fills groups, columns and the times of slots of a model whose first fields and scan are set. */
 Status lp_choices_make(Diag *d, Arena *a, LpModel *m);
 /* choice[g] of each group for a plan's units; ST_FAILED when the plan is not of this domain. */
 Status lp_choices_of_plan(Diag *d, const LpModel *m, const UnitPlan *unit, int *choice);
@@ -147,7 +176,7 @@ typedef struct LpRatio {
 /* Work space for one model; heap. */
 typedef struct LpTimer {
     const LpModel *m;
-    int64_t *event_ns, *sum_ns;    /* of one set of choices: durations; prefix sums over kernels */
+    int64_t *event_ns, *sum_ns;    /* of one set of choices: durations; prefix sums over slots */
     double *event_part, *sum_part; /* the same of a mixture */
     int64_t *weight, *at;          /* by edge; by event */
     bool *on;                      /* by edge: its condition holds */

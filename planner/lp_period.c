@@ -55,10 +55,10 @@ static bool tabulate_conditions(LpTimer *t)
 
 Status lp_timer_open(Diag *d, const LpModel *m, LpTimer *t)
 {
-    size_t events = (size_t)m->n_event, kernels = (size_t)m->n_kernel + 1, edges = (size_t)m->n_edge;
+    size_t events = (size_t)m->n_event, slots = (size_t)m->scan.n_slot + 1, edges = (size_t)m->n_edge;
     *t = (LpTimer){.m = m};
-    t->event_ns = base_alloc((2 * events + kernels + edges) * sizeof *t->event_ns);
-    t->event_part = base_alloc((events + kernels) * sizeof *t->event_part);
+    t->event_ns = base_alloc((2 * events + slots + edges) * sizeof *t->event_ns);
+    t->event_part = base_alloc((events + slots) * sizeof *t->event_part);
     t->on = base_alloc(edges + 1);
     t->before = base_alloc(3 * events * sizeof *t->before);
     t->there = base_alloc((events + edges + 1) * sizeof *t->there);
@@ -68,7 +68,7 @@ Status lp_timer_open(Diag *d, const LpModel *m, LpTimer *t)
         return diag_oom(d);
     }
     t->sum_ns = t->event_ns + events;
-    t->at = t->sum_ns + kernels;
+    t->at = t->sum_ns + slots;
     t->weight = t->at + events;
     t->sum_part = t->event_part + events;
     t->mark = t->before + events;
@@ -146,8 +146,8 @@ static bool positive(LpTimer *t)
 static void set_choices(LpTimer *t, const int *choice)
 {
     const LpModel *m = t->m;
-    for (int i = 0; i < m->n_kernel; i++)
-        t->sum_ns[i + 1] = t->sum_ns[i] + m->kernel_ns[i][m->kernel_group[i] < 0 ? 0 : choice[m->kernel_group[i]]];
+    for (int i = 0; i < m->scan.n_slot; i++)
+        t->sum_ns[i + 1] = t->sum_ns[i] + m->slot_ns[i][m->slot_group[i] < 0 ? 0 : choice[m->slot_group[i]]];
     for (int i = 0; i < m->n_event; i++) {
         bool there = !t->there[i] || t->there[i][choice[m->group_of_unit[m->event[i].there.unit]]];
         t->event_ns[i] = there ? m->event[i].duration_ns : 0;
@@ -205,7 +205,7 @@ LpRatio lp_period(LpTimer *t, const int *choice, LpRatio limit)
     if (limit.span > 0 && exceeds(t, limit.time_ns * FINE - 1, (int64_t)limit.span * FINE))
         return (LpRatio){0, 0};
     /* each stream alone is a cycle of one iteration: start just below the busiest */
-    int64_t busy[LP_FIRST + 1] = {0}, most = t->sum_ns[m->n_kernel], load = 0, update = 0;
+    int64_t busy[LP_FIRST + 1] = {0}, most = t->sum_ns[m->scan.n_compute], load = 0, update = 0;
     for (int i = 0; i < m->n_event; i++)
         busy[m->event[i].kind] += t->event_ns[i];
     load = busy[LP_INPUT] + busy[LP_LOAD];
@@ -244,11 +244,11 @@ static double part(const LpModel *m, const LpWhen *w, const double *x)
 static void set_mixture(LpTimer *t, const double *x)
 {
     const LpModel *m = t->m;
-    for (int i = 0; i < m->n_kernel; i++) {
-        int g = m->kernel_group[i];
-        double ns = g < 0 ? (double)m->kernel_ns[i][0] : 0;
+    for (int i = 0; i < m->scan.n_slot; i++) {
+        int g = m->slot_group[i];
+        double ns = g < 0 ? (double)m->slot_ns[i][0] : 0;
         for (int c = 0; g >= 0 && c < m->group[g].n_choice; c++)
-            ns += x[m->first_column[g] + c] * (double)m->kernel_ns[i][c];
+            ns += x[m->first_column[g] + c] * (double)m->slot_ns[i][c];
         t->sum_part[i + 1] = t->sum_part[i] + ns;
     }
     for (int i = 0; i < m->n_event; i++)

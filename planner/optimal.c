@@ -267,7 +267,9 @@ static Status first_plan(Diag *d, Arena *a, const LpModel *m, int n_start, const
                                           trains && i % 2 == 0, HOLD_STEP};
             if (pin && pin->set) {
                 unit[u].first_gpu_use = pin->first_gpu_use;
-                unit[u].hold = pin->hold == HOLD_RESIDENT ? HOLD_STEP : pin->hold;
+                unit[u].hold = pin->hold;
+                unit[u].grad = pin->hold == HOLD_RESIDENT ? ON_GPU : unit[u].grad;
+                unit[u].late = pin->hold != HOLD_RESIDENT && unit[u].late;
             }
         }
         Diag outside = {.quiet = true};

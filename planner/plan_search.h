@@ -28,6 +28,7 @@ typedef struct Search {
     const PlanOptions *o;
     bool by_model;   /* candidates are timed without contention */
     Optimum optimum; /* of the plain plans that obey --mode, without contention */
+    Optimum off_gpu; /* the same of those in which nothing lives on the GPU */
     Pin *plain_pinned;
     /* What candidates are made of now, and what follows from it: see search_enter. */
     const Graph *g;
@@ -82,7 +83,7 @@ Status recompute_evenly(Search *s, int segments, const Graph **out);
 /* From a candidate down to the most frugal choices; see frugal.c. */
 Status search_frugal(Search *s, const Candidate *from);
 
-/* fills: optimum. The plans of MemFerry in all readings are what it starts from. *bound_ns: proven for all plans, whatever
+/* fills: optimum, off_gpu. The plans of MemFerry in all readings are what it starts from. *bound_ns: proven for all plans, whatever
  * --mode says. */
 Status search_optimum(Search *s, int64_t *bound_ns);
 

@@ -44,8 +44,8 @@ static int64_t shaken(int64_t ns, int kind, int64_t factor, uint64_t *rng)
 static void shake(Profile *p, uint64_t *rng)
 {
     int kind = random_below(rng, 6);
-    int64_t f[6];
-    for (int i = 0; i < 6; i++)
+    int64_t f[7];
+    for (int i = 0; i < 7; i++)
         f[i] = kind == 3 ? (int64_t)1 << random_below(rng, 20) : 1 + random_below(rng, kind == 1 ? 10 : 3);
 #define SHAKE(t, i) (t).median_ns = shaken((t).median_ns, kind, f[i], rng)
     for (int u = 0; u < p->n_unit; u++) {
@@ -53,6 +53,8 @@ static void shake(Profile *p, uint64_t *rng)
         SHAKE(p->unit[u].store, 1);
         SHAKE(p->unit[u].norm, 2);
         SHAKE(p->unit[u].update, 2);
+        SHAKE(p->unit[u].resident_norm, 6);
+        SHAKE(p->unit[u].resident_update, 6);
     }
     SHAKE(p->input_load, 3);
     SHAKE(p->loss_store, 3);
@@ -81,8 +83,18 @@ static void instance(Arena *a, uint64_t *rng, int blocks, Graph **g, Profile **p
                             .freeze_positions = random_below(rng, 2) == 0,
                             .seed = synthetic_random(rng)};
     synthetic_make_shape(a, shape, g, p);
-    synthetic_no_residents(*p);
     shake(*p, rng);
+    for (int u = 0, kind = random_below(rng, 3); u < (*p)->n_unit; u++) /* none can live on the GPU, some, or all */
+        if (kind == 0 || (kind == 1 && random_below(rng, 2)))
+            (*p)->unit[u].resident_update.median_ns = -1;
+}
+
+/* What the profile does not let live on the GPU does not. */
+static void leave_gpu(const Graph *g, const Profile *p, Plan *plan)
+{
+    for (int u = 0; u < g->n_unit; u++)
+        if (plan->unit[u].hold == HOLD_RESIDENT && !plan_can_reside(g, p, u))
+            plan->unit[u].hold = HOLD_STEP;
 }
 
 /* A trained matrix or two more in the layer of an existing unit: their choices belong together. */
@@ -128,7 +140,7 @@ static void model_is_the_timeline(void **state)
             plan->clip = domain.clip;
             plan->update_after_bp = false;
             plan->gradient_window_bytes = plan->load_window_bytes = 0;
-            plans_leave_gpu(g, plan);
+            leave_gpu(g, p, plan);
             StepList *s;
             Timeline line;
             assert_int_equal(steps_build(&d, a, g, plan, &s), ST_OK);
@@ -154,27 +166,29 @@ static void model_is_the_timeline(void **state)
 /* ---- brute force
  * ---------------------------------------------------------------------------------------------------------------- */
 
-/* The next plan of the domain in the order of an odometer; false after the last. */
-static bool next_plan(const Graph *g, bool modes_only, UnitPlan *unit)
+/* The next choice of a unit in the order of an odometer: update, gradient, hold, place; false after the last. */
+static bool next_choice(const Graph *g, const Profile *p, bool modes_only, int u, UnitPlan *c)
 {
-    for (int u = 0; u < g->n_unit; u++) {
-        bool trains = g->unit[u].grad_bytes > 0 && !modes_only;
-        if (trains) {
-            unit[u].late = !unit[u].late;
-            if (unit[u].late)
-                return true;
-            unit[u].grad = unit[u].grad == ON_GPU ? ON_HOST : ON_GPU;
-            if (unit[u].grad == ON_HOST)
-                return true;
+    bool trains = g->unit[u].grad_bytes > 0 && !modes_only, first;
+    do {
+        c->late = trains && !c->late;
+        if (!c->late) {
+            c->grad = trains && c->grad == ON_GPU ? ON_HOST : ON_GPU;
+            if (c->grad == ON_GPU)
+                c->hold = (Hold)((c->hold + 1) % HOLD_COUNT);
+            if (c->grad == ON_GPU && c->hold == HOLD_STEP)
+                c->first_gpu_use = (c->first_gpu_use + 1) % (g->unit[u].n_use + 1);
         }
-        do { /* places and holds, but for those that no unit can have together */
-            unit[u].hold = (Hold)((unit[u].hold + 1) % HOLD_RESIDENT); /* the model is without them */
-            if (unit[u].hold == HOLD_STEP)
-                unit[u].first_gpu_use = (unit[u].first_gpu_use + 1) % (g->unit[u].n_use + 1);
-        } while (plan_unit_fault(&g->unit[u], &unit[u]));
-        if (unit[u].first_gpu_use != 0 || unit[u].hold != HOLD_STEP)
+        first = !c->late && c->grad == ON_GPU && c->hold == HOLD_STEP && c->first_gpu_use == 0;
+    } while (plan_unit_fault(&g->unit[u], c) || (c->hold == HOLD_RESIDENT && !plan_can_reside(g, p, u)));
+    return !first;
+}
+
+static bool next_plan(const Graph *g, const Profile *p, bool modes_only, UnitPlan *unit)
+{
+    for (int u = 0; u < g->n_unit; u++)
+        if (next_choice(g, p, modes_only, u, &unit[u]))
             return true;
-    }
     return false;
 }
 
@@ -196,10 +210,11 @@ static int64_t brute_force(Arena *a, const Graph *g, const Profile *p, const LpD
             ns = timed(g, p, &plan);
         } else {
             assert_int_equal(lp_choices_of_plan(&d, m, plan.unit, choice), ST_OK);
-            ns = lp_period_ns(lp_period(&t, choice, (LpRatio){0, 0}));
+            LpRatio r = lp_period(&t, choice, best == INT64_MAX ? (LpRatio){0, 0} : (LpRatio){2 * best - 1, 2});
+            ns = r.span > 0 ? lp_period_ns(r) : best; /* no better */
         }
         best = ns < best ? ns : best;
-    } while (next_plan(g, domain->modes_only, plan.unit));
+    } while (next_plan(g, p, domain->modes_only, plan.unit));
     lp_timer_close(&t);
     return best;
 }
@@ -354,7 +369,7 @@ static void bound_is_below_every_plan(void **state)
         int *choice = ARENA_NEW(a, int, m->n_group);
         for (int k = 0; k < 400; k++) {
             Plan *plan = random_plan(a, &rng, g);
-            plans_leave_gpu(g, plan);
+            leave_gpu(g, p, plan);
             for (int u = 0; k % 2 && u < g->n_unit; u++)
                 plan->unit[u] = random_below(&rng, 4) == 0 ? plan->unit[u] : o.unit[u];
             assert_int_equal(lp_choices_of_plan(&d, m, plan->unit, choice), ST_OK);
