@@ -17,7 +17,9 @@
 __extension__ typedef __int128 Wide;
 
 enum {
-    ITERATIONS = 20000, /* simplex iterations of one solution */
+    ITERATIONS = 2000, /* simplex iterations of one solution */
+    STILL = 6,         /* rounds in a row that raise the bound by little: */
+    LITTLE = 500,      /* less than this part of what is missing */
     IDLE = 12,          /* a row that did not matter in so many solutions goes */
     KEEP = 60           /* unless there are at most so many */
 };
@@ -390,9 +392,32 @@ static Status separate(LpMaster *x, double inward, int *added)
             mixture[m->first_column[g] + c] =
                 (1 - inward) * x->x[m->first_column[g] + c] + (c == x->best[g] ? inward : 0);
     double period = (1 - inward) * x->period_ns + inward * (double)x->best_ns;
-    Status st = lp_violated(&x->timer, mixture, period * (1 + 1e-8), x->best_ns, add_found, &adding);
+    Status st = lp_violated(&x->timer, mixture, period * (1 + 1e-8), x->best_ns, true, add_found, &adding);
     base_free(mixture);
     *added = adding.n;
+    return st == ST_OK || x->d->status != ST_OK ? st : diag_oom(x->d);
+}
+
+/* The first rows: the longest cycles without conditions of the best plan, of the mixture of all choices, and of what lies
+ * between. Rows with conditions say little as long as nothing is known about the period. */
+static Status seed(LpMaster *x)
+{
+    enum { SEEDS = 3 };
+    const LpModel *m = x->m;
+    double *mixture = base_alloc((size_t)x->n_column * sizeof *mixture + 1);
+    if (!mixture)
+        return diag_oom(x->d);
+    Status st = ST_OK;
+    for (int i = 0; i < SEEDS && st == ST_OK; i++) {
+        double part = (double)i / (SEEDS - 1);
+        Adding adding = {x, 0};
+        for (int g = 0; g < m->n_group; g++)
+            for (int c = 0; c < m->group[g].n_choice; c++)
+                mixture[m->first_column[g] + c] =
+                    part / m->group[g].n_choice + (c == x->best[g] ? 1 - part : 0);
+        st = lp_violated(&x->timer, mixture, 0, x->best_ns, false, add_found, &adding);
+    }
+    base_free(mixture);
     return st == ST_OK || x->d->status != ST_OK ? st : diag_oom(x->d);
 }
 
@@ -405,11 +430,18 @@ Status master_solve(LpMaster *x, const bool *allowed, int rounds, int64_t known_
     memcpy(columns, allowed, (size_t)x->n_column * sizeof *columns);
     guard(x, set_allowed, columns);
     base_free(columns);
+    if (x->n_made == 0)
+        TRY(seed(x));
+    int still = 0;
     for (int round = 0; round < rounds && *bound_ns < x->best_ns; round++) {
         bool solved = false;
+        int64_t before = *bound_ns;
         if (!guard(x, solve, &solved) || x->dead)
             break;
         TRY(prove(x, allowed, bound_ns));
+        still = *bound_ns - before <= (x->best_ns - before) / LITTLE ? still + 1 : 0;
+        if (*bound_ns > 0 && still > STILL)
+            break;
         if (!solved)
             break;
         int *out = base_alloc((size_t)(x->row.count + 1) * sizeof *out);

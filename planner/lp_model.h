@@ -192,10 +192,11 @@ void lp_timer_close(LpTimer *t);
 LpRatio lp_period(LpTimer *t, const int *choice, LpRatio limit);
 /* As simulate() reports it: rounded to whole nanoseconds, halves up. */
 int64_t lp_period_ns(LpRatio r);
-/* Finds cycles that violate (2) at the mixture x (by column) and the period from_ns, each more than the one before.
- * `found` gets their edges. */
+/* Finds cycles that violate (2) at the mixture x (by column) and the period from_ns, each more than the one before; without
+ * `conditions`, of orderings that always hold. `found` gets their edges. */
 typedef Status LpFound(void *context, const int *edge, int n);
-Status lp_violated(LpTimer *t, const double *x, double from_ns, int64_t best_ns, LpFound *found, void *context);
+Status lp_violated(LpTimer *t, const double *x, double from_ns, int64_t best_ns, bool conditions, LpFound *found,
+                   void *context);
 
 /* ---- lp_cut.c: rows (2) with whole coefficients
  * ------------------------------------------------------------------------- */

@@ -255,7 +255,8 @@ static void set_mixture(LpTimer *t, const double *x)
         t->event_part[i] = (double)m->event[i].duration_ns * part(m, &m->event[i].there, x);
 }
 
-Status lp_violated(LpTimer *t, const double *x, double from_ns, int64_t best_ns, LpFound *found, void *context)
+Status lp_violated(LpTimer *t, const double *x, double from_ns, int64_t best_ns, bool conditions, LpFound *found,
+                   void *context)
 {
     const LpModel *m = t->m;
     set_mixture(t, x);
@@ -266,7 +267,7 @@ Status lp_violated(LpTimer *t, const double *x, double from_ns, int64_t best_ns,
         const LpEdge *e = &m->edge[i];
         double holds = part(m, &e->when, x);
         edge_part[i] = t->event_part[e->from] + t->sum_part[e->last] - t->sum_part[e->first];
-        t->on[i] = holds > 0;
+        t->on[i] = holds > 0 && (conditions || e->when.unit < 0);
         if (e->when.unit >= 0)
             edge_part[i] -= (1 - holds) * ((double)e->periods * (double)best_ns - (double)e->slack_ns);
     }

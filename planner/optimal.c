@@ -22,10 +22,17 @@ enum {
     SMALL = 30,         /* groups: up to here branch and bound is meant to end */
     NODES = 5000,       /* for these */
     NODES_LARGE = 60,   /* for others */
-    ITERATIONS = 60000, /* simplex iterations of branch and bound for small ones, */
-    ITERATIONS_LARGE = 10000,
-    EVALUATIONS = 1500 /* exact periods of one exchange */
+    ITERATIONS = 60000,       /* simplex iterations of branch and bound for small ones, */
+    WORK = 5 * 1000 * 1000,  /* and for others, times columns */
+    EVALUATIONS = 1500,       /* exact periods of one exchange, */
+    EVALUATED = 150 * 1000    /* and these times groups */
 };
+
+static int evaluations(const LpMaster *x)
+{
+    int n = EVALUATED / (x->m->n_group + 1);
+    return n < EVALUATIONS ? n : EVALUATIONS;
+}
 
 /* ---- branch and bound
  * ------------------------------------------------------------------------------------------------- */
@@ -175,6 +182,10 @@ static Status visit(Tree *t, Branch *n)
         LpRatio r = lp_period(&x->timer, t->choice, (LpRatio){0, 0});
         int64_t period = lp_period_ns(r);
         master_improve(x, t->choice, period);
+        if (x->m->n_group > SMALL && n->depth % 4 == 1) { /* where bounds will not meet, plans are looked for */
+            TRY(split_updates(x, t->choice, &period));
+            TRY(exchange(x, t->choice, &period, evaluations(x) / 4));
+        }
         if (bound >= x->best_ns)
             return ST_OK;
         LpWhen w;
@@ -196,7 +207,7 @@ static Status visit(Tree *t, Branch *n)
 static Status branch_and_bound(LpMaster *x, int *choice, int64_t *bound_ns, int *n_node)
 {
     bool small = x->m->n_group <= SMALL;
-    int limit = small ? NODES : NODES_LARGE, iterations = x->iterations + (small ? ITERATIONS : ITERATIONS_LARGE);
+    int limit = small ? NODES : NODES_LARGE, iterations = x->iterations + (small ? ITERATIONS : WORK / x->n_column);
     Tree t = {.x = x, .choice = choice};
     Branch root = {.bound_ns = *bound_ns, .allowed = base_alloc((size_t)x->n_column + 1)};
     if (!root.allowed)
@@ -234,7 +245,7 @@ static Status root(LpMaster *x, int *choice, int64_t *bound_ns)
         int64_t period = lp_period_ns(lp_period(&x->timer, choice, (LpRatio){0, 0}));
         master_improve(x, choice, period);
         TRY(split_updates(x, choice, &period));
-        TRY(exchange(x, choice, &period, EVALUATIONS));
+        TRY(exchange(x, choice, &period, evaluations(x)));
         if (!master_forbid(x, x->allowed, &forbidden)) {
             *bound_ns = x->best_ns;
             break;
@@ -298,7 +309,8 @@ static Status work(LpMaster *x, int *choice, Optimum *out)
     memcpy(choice, x->best, (size_t)x->m->n_group * sizeof *choice);
     int64_t period = x->best_ns;
     TRY(split_updates(x, choice, &period));
-    TRY(exchange(x, choice, &period, EVALUATIONS));
+    if (x->m->n_group <= SMALL)
+        TRY(exchange(x, choice, &period, evaluations(x)));
     TRY(root(x, choice, &out->bound_ns));
     if (out->bound_ns < x->best_ns)
         TRY(branch_and_bound(x, choice, &out->bound_ns, &out->nodes));
