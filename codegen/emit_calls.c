@@ -1,5 +1,6 @@
 /* emit_calls.c - one kernel of the graph as one call of libferry, under a comment that gives its shapes. */
 #include "codegen/codegen.h"
+#include "graph/call.h"
 
 #include <inttypes.h>
 #include <string.h>
@@ -159,6 +160,49 @@ static void add_attention(Text *t, const Emitter *e, const ferry_kernel *k, bool
     text_add(t, "}");
 }
 
+/* The name of an op of ferry.h, without its prefix. */
+static const char *op_enum(ferry_op op)
+{
+    static const char *const name[FERRY_OP_COUNT] = {
+#define OP(ID, name, outs, ins) [FERRY_OP_##ID] = #ID,
+#include "runtime/ferry_ops.def"
+#undef OP
+    };
+    return name[op];
+}
+
+/* The program as a compound literal. */
+static void add_program(Text *t, const Emitter *e, const Node *n)
+{
+    const ferry_program *p = &n->call.program;
+    text_add(t, "&(ferry_program){.steps = %d, .step = {", p->steps);
+    for (int i = 0; i < p->steps; i++) {
+        const ferry_program_step *s = &p->step[i];
+        text_add(t, "%s{FERRY_OP_%s, %s, %d, %d, %d, %.17g}", i ? ", " : "", op_enum(s->op), ferry_fn_name(s->fn), s->a, s->b, s->c,
+                 s->alpha);
+    }
+    text_add(t, "}, .out = {");
+    for (int i = 0; i < FERRY_PROGRAM_OUTPUTS; i++)
+        text_add(t, "%s%d", i ? ", " : "", p->out[i]);
+    text_add(t, "}, .type = {");
+    for (int i = 0, first = 1; i < FERRY_PROGRAM_OUTPUTS + FERRY_PROGRAM_INPUTS; i++)
+        if (n->arg[i] >= 0) {
+            text_add(t, "%s[%d] = %s", first ? "" : ", ", i, dtype_enum(e, p->type[i]));
+            first = 0;
+        }
+    text_add(t, "}");
+    for (int i = 0; i < FERRY_PROGRAM_INPUTS; i++)
+        if (n->arg[FERRY_PROGRAM_OUTPUTS + i] >= 0) {
+            if (p->offset[i] != 0)
+                text_add(t, ", .offset[%d] = %" PRId64, i, p->offset[i]);
+            text_add(t, ", .stride[%d] = {", i);
+            for (int d = 0; d < n->call.rank; d++)
+                text_add(t, "%s%" PRId64, d ? ", " : "", p->stride[i][d]);
+            text_add(t, "}");
+        }
+    text_add(t, "}");
+}
+
 static void add_shape(Text *t, const Graph *g, int tensor)
 {
     const Tensor *x = &g->tensor.at[tensor];
@@ -225,6 +269,12 @@ static void add_comment(const Call *c)
         text_add(t, "dw[%" PRId64 ", %" PRId64 "] %s %s", k->trans_b ? k->n : k->k, k->trans_b ? k->k : k->n,
                  k->accumulate ? "+=" : "=", k->trans_b ? "dy^T * x" : "x^T * dy");
         break;
+    case FERRY_OP_FUSED:
+        text_add(t, "fused ");
+        add_shape(t, g, c->node->arg[0]);
+        text_add(t, ": ");
+        call_program_text(k, t);
+        break;
     default: {
         const ferry_op_info *info = ferry_op_get(k->op);
         text_add(t, "%s", info->name);
@@ -273,7 +323,7 @@ void emit_wrap(Emitter *e, size_t start)
             begin = fits + 1; /* the space after the comma */
             column = INDENT + i - begin;
         }
-        if (line[i] == ',' && line[i + 1] == ' ' && depth == CALL_DEPTH && braces <= 1)
+        if (line[i] == ',' && line[i + 1] == ' ' && depth == CALL_DEPTH && (braces <= 1 || (braces == 2 && line[i - 1] == '}')))
             fits = i + 1;
     }
     text_add_bytes(t, line + begin, strlen(line + begin));
@@ -407,6 +457,24 @@ static Status emit_call(Emitter *e, const Step *step)
     case FERRY_OP_DROPOUT: /* the mask follows from the run's seed and the step, so that resuming repeats it */
         text_add(t, "%s, %s, ", argument(&c, 0), argument(&c, 1));
         text_add(t, "%" PRId64 ", %.17g, s->seed, s->step, %" PRId64 ", %s", k->n, k->alpha, k->salt, flags(&c));
+        break;
+    case FERRY_OP_FUSED:
+        for (int i = 0; i < info->n_out + info->n_in; i++)
+            text_add(t, "%s, ", argument(&c, i));
+        text_add(t, "%d, ", k->rank);
+        add_dims(t, k->rank, k->dim);
+        text_add(t, ", ");
+        add_program(t, e, n);
+        text_add(t, ", %s", flags(&c));
+        break;
+    case FERRY_OP_ROTARY:
+        text_add(t, "%s, %s, %s, %s, %d, ", argument(&c, 0), argument(&c, 1), argument(&c, 2), argument(&c, 3), k->rank);
+        add_dims(t, k->rank, k->dim);
+        text_add(t, ", %" PRId64 ", ", k->n);
+        add_dims(t, k->rank, k->stride[1]);
+        text_add(t, ", ");
+        add_dims(t, k->rank, k->stride[2]);
+        text_add(t, ", %s", k->reverse ? "FERRY_REVERSE" : "0");
         break;
     case FERRY_OP_RAVEL:
         text_add(t, "%s, %s, %d, ", argument(&c, 0), argument(&c, 1), k->rank);

@@ -10,7 +10,7 @@ const GradRow grad_rows[FERRY_OP_COUNT] = {
     [FERRY_OP_WHERE] = {6, grad_where},         [FERRY_OP_REDUCE] = {1, grad_reduce},
     [FERRY_OP_COPY] = {1, grad_copy},           [FERRY_OP_SOFTMAX] = {1, grad_softmax},
     [FERRY_OP_LAYERNORM] = {7, grad_layernorm}, [FERRY_OP_EMBEDDING] = {1, grad_embedding},
-    [FERRY_OP_ATTENTION] = {7, grad_attention},
+    [FERRY_OP_ATTENTION] = {7, grad_attention}, [FERRY_OP_ROTARY] = {1, grad_rotary},
     [FERRY_OP_XENT] = {1, grad_xent},           [FERRY_OP_DROPOUT] = {1, grad_dropout},
     [FERRY_OP_SCATTER] = {3, grad_scatter_rows},
     [FERRY_OP_CONV] = {7, grad_conv},           [FERRY_OP_CONV_DX] = {7, grad_conv_transpose},

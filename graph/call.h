@@ -32,6 +32,9 @@ ferry_kernel call_copy(ferry_dtype t, int rank, const int64_t *dim, int64_t y_of
 ferry_kernel call_scale(ferry_dtype t, int64_t n, double alpha, bool accumulate);
 /* True when a copy moves every element of y (count elements) to where it already is: a view does as well. */
 bool call_is_identity_copy(const ferry_kernel *c);
+/* What a FUSED call computes, as expressions of its inputs x0..x6: "y0 = silu(x0) * x1". Values that are used more than once
+ * are told first. */
+void call_program_text(const ferry_kernel *c, Text *to);
 /* True for a call that copies the transpose of a dense [*rows, *cols] matrix into a dense [*cols, *rows] one. */
 bool call_is_transpose_2d(const ferry_kernel *c, int64_t *rows, int64_t *cols);
 

@@ -73,3 +73,22 @@ int fuse_operand(const Graph *g, const Node *n, double *number, bool *first)
         return n->arg[2];
     return fuse_number(g, n->arg[2], number) ? n->arg[1] : -1;
 }
+
+Status fuse_dependent(Diag *d, const Graph *g, bool **out)
+{
+    bool *depends = *out = ARENA_NEW(g->arena, bool, g->tensor.count);
+    if (depends == NULL)
+        return diag_oom(d);
+    for (int p = 0; p < g->n_param; p++)
+        depends[g->param[p].tensor] = true;
+    for (int i = 0; i < g->n_forward; i++) {
+        const Node *n = &g->node.at[i];
+        bool any = false;
+        for (int k = node_n_out(n); k < node_n_arg(n); k++)
+            any |= n->arg[k] >= 0 && depends[graph_root(g, n->arg[k])];
+        for (int k = 0; k < node_n_out(n) && any; k++)
+            if (n->arg[k] >= 0)
+                depends[graph_root(g, n->arg[k])] = true;
+    }
+    return ST_OK;
+}

@@ -24,6 +24,9 @@ bool fuse_number(const Graph *g, int tensor, double *out);
 /* The other operand of a binary node of which one is a number; -1 when none is. *first: the number comes first. */
 int fuse_operand(const Graph *g, const Node *n, double *number, bool *first);
 
+/* (*out)[r]: root r is a parameter or computed from one. */
+Status fuse_dependent(Diag *d, const Graph *g, bool **out);
+
 /* ---- strided reading (fuse_access.c) ---- */
 
 /* How a kernel walks over the bytes of a root: pieces from the outermost to the innermost, each with a tag that says of
@@ -57,6 +60,20 @@ int64_t access_elements(const Access *a);
 /* The visited elements as runs [offset, offset + *width) of each row of *pitch elements, for all rows of the root. */
 bool access_rows(const Graph *g, const Access *a, int64_t *pitch, int64_t *width);
 
+/* ---- spaces (fuse_space.c) ---- */
+
+/* The dimensions of two spaces of as many elements cut so that each is a part of one of each: part[i][which] is the dimension
+ * that the i-th one is a part of, and step[i][which] how many places there one step in it is. None has the size 1. */
+typedef struct CommonSpace {
+    int rank;
+    int64_t dim[FERRY_MAX_RANK], step[FERRY_MAX_RANK][2];
+    int part[FERRY_MAX_RANK][2];
+} CommonSpace;
+/* False: the sizes do not divide each other, or there are too many. */
+bool space_common(int rank_a, const int64_t *dim_a, int rank_b, const int64_t *dim_b, CommonSpace *out);
+/* Strides of one of the two spaces in the common one. `out` may not be `stride`. */
+void space_strides(const CommonSpace *c, int which, const int64_t *stride, int64_t *out);
+
 /* ---- the passes ---- */
 
 /* needs: pruned forward nodes   fills: UNARY nodes of GELU, GELU_TANH, SILU   keeps: node and tensor indices
@@ -67,5 +84,10 @@ Status graph_fuse_norms(Diag *d, Graph *g);
 /* The same for ATTENTION nodes: no product of rows and columns is kept. Transposes and slices of q, k, v and y vanish where
  * the kernel can walk over what they read. */
 Status graph_fuse_attention(Diag *d, Graph *g);
+/* The same for ROTARY nodes. */
+Status graph_fuse_rotary(Diag *d, Graph *g);
+/* needs: nodes, forward and backward   fills: FUSED nodes   spoils: node and tensor indices, Tensor.grad_of
+ * Element-wise kernels that work on the same elements become one. */
+Status graph_fuse_chains(Diag *d, Graph *g);
 
 #endif

@@ -456,30 +456,12 @@ static Status rewrite(Diag *d, Graph *g, const Match *m, const ferry_attention_s
     return ST_OK;
 }
 
-/* depends[r]: r is a parameter or computed from one. */
-static void find_dependent(const Graph *g, bool *depends)
-{
-    for (int p = 0; p < g->n_param; p++)
-        depends[g->param[p].tensor] = true;
-    for (int i = 0; i < g->n_forward; i++) {
-        const Node *n = &g->node.at[i];
-        bool any = false;
-        for (int k = node_n_out(n); k < node_n_arg(n); k++)
-            any |= n->arg[k] >= 0 && depends[graph_root(g, n->arg[k])];
-        for (int k = 0; k < node_n_out(n) && any; k++)
-            if (n->arg[k] >= 0)
-                depends[graph_root(g, n->arg[k])] = true;
-    }
-}
-
 Status graph_fuse_attention(Diag *d, Graph *g)
 {
     Links l;
-    bool *depends = ARENA_NEW(g->arena, bool, g->tensor.count);
-    if (depends == NULL)
-        return diag_oom(d);
+    bool *depends;
     TRY(fuse_links(d, g, &l));
-    find_dependent(g, depends);
+    TRY(fuse_dependent(d, g, &depends));
     for (int i = 0; i < g->n_forward; i++) {
         const Node *softmax = &g->node.at[i];
         const ferry_kernel *c = &softmax->call;

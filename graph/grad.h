@@ -83,6 +83,7 @@ Status grad_xent(Autodiff *a, const Node *n);
 
 /* grad_attention.c */
 Status grad_attention(Autodiff *a, const Node *n);
+Status grad_rotary(Autodiff *a, const Node *n);
 
 /* grad_index.c */
 Status grad_dropout(Autodiff *a, const Node *n);

@@ -1,4 +1,4 @@
-/* grad_attention.c - the gradient of ATTENTION: one kernel for q, k and v. */
+/* grad_attention.c - the gradients of ATTENTION, one kernel for q, k and v, and of ROTARY. */
 #include "graph/grad.h"
 
 /* The gradients lie as q, k and v do. Parts of one tensor make up all of it (fuse_attention.c), and nothing else reads
@@ -30,4 +30,27 @@ Status grad_attention(Autodiff *a, const Node *n)
     for (int i = 0; i < PARTS; i++)
         TRY(grad_end(a, &target[i]));
     return ST_OK;
+}
+
+/* The transposed map, over the rows of x as they lie: it reads dy in another order where y is transposed. */
+Status grad_rotary(Autodiff *a, const Node *n)
+{
+    const ferry_kernel *c = &n->call;
+    int64_t dense[FERRY_MAX_RANK];
+    int order[FERRY_MAX_RANK];
+    strides_dense(c->rank, c->dim, dense);
+    for (int i = 0; i < c->rank; i++) {
+        int at = i;
+        for (; at > 0 && c->stride[1][order[at - 1]] < c->stride[1][i]; at--)
+            order[at] = order[at - 1];
+        order[at] = i;
+    }
+    ferry_kernel g = *c;
+    g.reverse = !c->reverse;
+    for (int i = 0; i < c->rank; i++) {
+        g.dim[i] = c->dim[order[i]];
+        g.stride[1][i] = dense[order[i]] * c->n;
+        g.stride[2][i] = c->stride[2][order[i]];
+    }
+    return grad_write(a, n->arg[1], &g, false, (int[FERRY_MAX_ARGS]){-1, grad_in(a, n, 0), n->arg[2], n->arg[3]});
 }

@@ -197,7 +197,7 @@ void graph_close(Graph *g)
 /* ---- the list of passes ------------------------------------------------------------------------------------------ */
 
 static const char *const dump_names[] = {"import", "bind", "infer", "lower", "tie", "fuse",
-                                         "autodiff", "layers", "liveness"};
+                                         "autodiff", "chains", "layers", "liveness"};
 
 static Status dump_check(Diag *d, const ModelOptions *o)
 {
@@ -207,7 +207,7 @@ static Status dump_check(Diag *d, const ModelOptions *o)
         if (strcmp(o->dump_after, dump_names[i]) == 0)
             return ST_OK;
     diag_fail(d, ST_USAGE, "--dump: there is no pass '%s'", o->dump_after);
-    return diag_hint(d, "passes: import, bind, infer, lower, tie, fuse, autodiff, layers, liveness; of plan also problem, fp, "
+    return diag_hint(d, "passes: import, bind, infer, lower, tie, fuse, autodiff, chains, layers, liveness; of plan also problem, fp, "
                         "bp, go, steps; of commands that read a plan also steps");
 }
 
@@ -250,9 +250,19 @@ static Status fuse(Diag *d, const ModelOptions *options, Graph *g)
     TRY(graph_fuse_activations(d, g));
     TRY(graph_fuse_norms(d, g));
     TRY(graph_prune(d, g));
+    TRY(graph_fuse_rotary(d, g));
+    TRY(graph_prune(d, g));
     TRY(graph_fuse_attention(d, g));
     TRY(graph_prune(d, g));
     return after(d, options, g, "fuse");
+}
+
+static Status fuse_chains(Diag *d, const ModelOptions *options, Graph *g)
+{
+    if (options->composed)
+        return ST_OK;
+    TRY(graph_fuse_chains(d, g));
+    return after(d, options, g, "chains");
 }
 
 static Status run_passes(Diag *d, const ModelOptions *options, Graph *g)
@@ -264,6 +274,8 @@ static Status run_passes(Diag *d, const ModelOptions *options, Graph *g)
     TRY(fuse(d, options, g));
     TRY(graph_autodiff(d, g));
     TRY(after(d, options, g, "autodiff"));
+    TRY(graph_check(d, g)); /* that gradients share bytes rightly is not seen any more in what comes next */
+    TRY(fuse_chains(d, options, g));
     TRY(graph_layers(d, g));
     TRY(after(d, options, g, "layers"));
     TRY(graph_liveness(d, g));
@@ -290,6 +302,7 @@ static Status forward_passes(Diag *d, const ModelOptions *options, Graph *g)
 {
     TRY(after(d, options, g, "lower"));
     TRY(fuse(d, options, g));
+    TRY(fuse_chains(d, options, g));
     TRY(graph_liveness(d, g));
     TRY(after(d, options, g, "liveness"));
     return graph_check(d, g);

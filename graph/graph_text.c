@@ -38,6 +38,13 @@ static void print_call(const ferry_kernel *c, Text *to)
     for (int i = 0; i < c->rank; i++)
         text_add(to, "%s%lld%s%s", i == 0 ? " dim[" : ",", (long long)c->dim[i],
                  c->op == FERRY_OP_REDUCE && c->axes >> i & 1 ? "*" : "", i == c->rank - 1 ? "]" : "");
+    if (c->op == FERRY_OP_FUSED) {
+        text_add(to, " {");
+        call_program_text(c, to);
+        text_add(to, "}");
+    }
+    if (c->reverse)
+        text_add(to, " reverse");
     if (c->offset[0] != 0 || c->offset[1] != 0)
         text_add(to, " offset[%lld,%lld]", (long long)c->offset[0], (long long)c->offset[1]);
     if (c->alpha != 1)

@@ -22,6 +22,8 @@ int64_t node_arg_traffic_bytes(const Graph *g, const Node *n, int arg)
         return arg == 1 && rows < t->bytes ? rows : t->bytes;
     case FERRY_OP_EMBEDDING_GRAD: /* only adding leaves the other rows alone */
         return arg == 0 && c->accumulate && rows < t->bytes ? rows : t->bytes;
+    case FERRY_OP_FUSED:
+        return arg < FERRY_PROGRAM_OUTPUTS ? t->bytes : touched(c, c->program.stride[arg - FERRY_PROGRAM_OUTPUTS]) * each;
     case FERRY_OP_COPY:
         return touched(c, c->stride[arg]) * each;
     default:

@@ -84,6 +84,16 @@ static int64_t kernel_flops(const ferry_kernel *k, WorkClass *class)
     case FERRY_OP_REDUCE:
     case FERRY_OP_COPY:
         return dims;
+    case FERRY_OP_FUSED: {
+        int64_t each = 0;
+        for (int i = 0; i < k->program.steps; i++) {
+            ferry_op op = k->program.step[i].op;
+            each += op == FERRY_OP_UNARY || op == FERRY_OP_UNARY_GRAD ? COSTLY : 1;
+        }
+        return product((int64_t[]){each, dims}, 2);
+    }
+    case FERRY_OP_ROTARY:
+        return product((int64_t[]){3, dims, k->n}, 3);
     case FERRY_OP_SOFTMAX:
     case FERRY_OP_SOFTMAX_GRAD:
     case FERRY_OP_LAYERNORM:

@@ -45,6 +45,10 @@ int ferryi_cuda_unary_grad(const ferryi_cuda_call *c, const ferry_kernel *k);
 int ferryi_cuda_binary(const ferryi_cuda_call *c, const ferry_kernel *k); /* and its gradients */
 int ferryi_cuda_dropout(const ferryi_cuda_call *c, const ferry_kernel *k);
 
+/* cuda_fused.cu */
+int ferryi_cuda_fused(const ferryi_cuda_call *c, const ferry_kernel *k);
+int ferryi_cuda_rotary(const ferryi_cuda_call *c, const ferry_kernel *k);
+
 /* cuda_move.cu: any type */
 int ferryi_cuda_where(const ferryi_cuda_call *c, const ferry_kernel *k);
 int ferryi_cuda_copy_kernel(const ferryi_cuda_call *c, const ferry_kernel *k);

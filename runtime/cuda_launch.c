@@ -63,7 +63,10 @@ static bool is_read_again(const ferry_kernel *k, int i)
     case FERRY_OP_BATCHNORM_DX:
         return i >= 2;
     case FERRY_OP_BINARY:
+    case FERRY_OP_FUSED:
         return true;
+    case FERRY_OP_ROTARY:
+        return i >= 2;
     case FERRY_OP_BINARY_GRAD_A:
     case FERRY_OP_BINARY_GRAD_B:
         return i >= 2;
@@ -129,6 +132,8 @@ static const kernel_function functions[FERRY_OP_COUNT] = {
     [FERRY_OP_SCATTER] = ferryi_cuda_scatter,
     [FERRY_OP_SCATTER_GRAD] = ferryi_cuda_scatter_grad,
     [FERRY_OP_TOPK] = ferryi_cuda_topk,
+    [FERRY_OP_FUSED] = ferryi_cuda_fused,
+    [FERRY_OP_ROTARY] = ferryi_cuda_rotary,
     [FERRY_OP_CONV] = ferryi_cuda_conv,
     [FERRY_OP_CONV_DX] = ferryi_cuda_conv_dx,
     [FERRY_OP_CONV_DW] = ferryi_cuda_conv_dw,

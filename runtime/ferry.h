@@ -190,13 +190,33 @@ typedef struct ferry_attention_shape {
     int64_t mask_stride[4]; /* of batch, head, row and column; 0 broadcasts */
 } ferry_attention_shape;
 
+/* Program of FUSED: steps from the first to the last, each a kernel of one element. A value is an input, 0 to
+ * FERRY_PROGRAM_INPUTS - 1 for x0 to x6, or FERRY_PROGRAM_INPUTS + i for what step i computes. */
+enum { FERRY_PROGRAM_OUTPUTS = 3, FERRY_PROGRAM_INPUTS = 7, FERRY_PROGRAM_STEPS = 16 };
+typedef struct ferry_program_step {
+    ferry_op op;  /* UNARY (a), UNARY_GRAD (a: dy, b: x, c: y), BINARY (a, b), BINARY_GRAD_A and _B (a: dy, b: a, c: b),
+                   * WHERE (a: cond, b, c), COPY (b + alpha * a, b may be absent), FILL (alpha) */
+    ferry_fn fn;
+    int a, b, c;  /* values; -1 absent */
+    double alpha;
+} ferry_program_step;
+typedef struct ferry_program {
+    int steps;
+    ferry_program_step step[FERRY_PROGRAM_STEPS];
+    int out[FERRY_PROGRAM_OUTPUTS]; /* the value that y0, y1, y2 get */
+    ferry_dtype type[FERRY_PROGRAM_OUTPUTS + FERRY_PROGRAM_INPUTS]; /* of the arguments: the kernel's, FERRY_BOOL, or beside
+                                                                     * bf16 FERRY_F32 */
+    int64_t offset[FERRY_PROGRAM_INPUTS];                 /* first element of each input */
+    int64_t stride[FERRY_PROGRAM_INPUTS][FERRY_MAX_RANK]; /* its steps through dim */
+} ferry_program;
+
 typedef struct ferry_kernel {
     ferry_op op;
     ferry_fn fn;
     ferry_dtype dtype;  /* of every floating argument, but for statistics in bf16 (ferry_ops.def), and of the arithmetic */
     ferry_dtype dtype2; /* CAST: of the output; EMBEDDING*, XENT*: of the ids and labels (i64 or i32) */
     bool trans_a, trans_b, accumulate;
-    bool reverse;                           /* TOPK: the smallest */
+    bool reverse;                           /* TOPK: the smallest; ROTARY: its transpose */
     int64_t m, k, n;                        /* see each op in ferry_ops.def */
     int rank;                               /* of dim */
     int64_t dim[FERRY_MAX_RANK];            /* iteration space of strided ops; batch dimensions of MATMUL */
@@ -211,6 +231,7 @@ typedef struct ferry_kernel {
     int64_t step, salt;                     /* DROPOUT: number of the training step; tells nodes apart */
     ferry_window window;                    /* CONV*, *POOL* */
     ferry_attention_shape attention;        /* ATTENTION* */
+    ferry_program program;                  /* FUSED */
     void *arg[FERRY_MAX_ARGS];              /* outputs, then inputs, in the order of ferry_ops.def; NULL = absent */
 } ferry_kernel;
 
@@ -297,6 +318,12 @@ ferry_status ferry_scatter_grad(ferry_stream *s, ferry_dtype t, ferry_fn fn, voi
 ferry_status ferry_topk(ferry_stream *s, ferry_dtype t, void *ids, const void *x, int64_t m, int64_t n, int64_t k,
                         unsigned flags);
 
+/* y0 to y2, then x0 to x6; NULL where there is none */
+ferry_status ferry_fused(ferry_stream *s, ferry_dtype t, void *y0, void *y1, void *y2, const void *x0, const void *x1,
+                         const void *x2, const void *x3, const void *x4, const void *x5, const void *x6, int rank,
+                         const int64_t *dim, const ferry_program *program, unsigned flags);
+ferry_status ferry_rotary(ferry_stream *s, ferry_dtype t, void *y, const void *x, const void *cosine, const void *sine, int rank,
+                          const int64_t *dim, int64_t n, const int64_t *x_stride, const int64_t *angle_stride, unsigned flags);
 ferry_status ferry_conv(ferry_stream *s, ferry_dtype t, void *y, const void *x, const void *w, const void *b, int64_t m,
                         int64_t k, int64_t n, const ferry_window *window);
 ferry_status ferry_conv_dx(ferry_stream *s, ferry_dtype t, void *dx, const void *dy, const void *w, const void *b,

@@ -111,6 +111,9 @@ ferry_status ferryi_host_bf16(bool reference, const ferry_kernel *k)
     if (wide.attention.mask_type == FERRY_BF16) {
         wide.attention.mask_type = FERRY_F32;
     }
+    for (int i = 0; i < FERRY_MAX_ARGS && k->op == FERRY_OP_FUSED; i++) {
+        wide.program.type[i] = k->program.type[i] == FERRY_BF16 ? FERRY_F32 : k->program.type[i];
+    }
     ferry_status status = wide_open(k, &w);
     for (int i = 0; i < FERRY_MAX_ARGS; i++) {
         wide.arg[i] = w.at[i] != NULL ? (void *)w.at[i] : k->arg[i];

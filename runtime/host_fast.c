@@ -10,8 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ATTENTION_ROWS: rows of scores that are there at once. */
-enum { LANES = 8, COLUMNS = 64, ATTENTION_ROWS = 64 };
+/* ATTENTION_ROWS: rows of scores that are there at once. FUSED_BLOCK: elements that go through a program at once. */
+enum { LANES = 8, COLUMNS = 64, ATTENTION_ROWS = 64, FUSED_BLOCK = 256 };
 
 /* Most memory that a convolution makes its blocks in. */
 enum { CONV_SCRATCH_BYTES = 4 << 20 };

@@ -130,6 +130,8 @@ ferry_dtype ferry_kernel_arg_dtype(const ferry_kernel *c, int arg)
         return arg == 4 ? c->dtype2 : arg == 3 ? c->dtype : statistic_dtype(c);
     case FERRY_OP_XENT_GRAD:
         return arg == 4 ? c->dtype2 : arg == 0 || arg == 1 ? c->dtype : statistic_dtype(c);
+    case FERRY_OP_FUSED:
+        return c->program.type[arg];
     case FERRY_OP_RAVEL:
     case FERRY_OP_TOPK:
         return arg == 0 ? FERRY_I64 : c->dtype;
@@ -339,6 +341,17 @@ static bool arg_elements(const ferry_kernel *c, int arg, int64_t *out)
     case FERRY_OP_TOPK: /* ids[m,k]; x[m,n] */
         *out = fits ? (int64_t[]){mk, mn}[arg] : 0;
         return fits;
+    case FERRY_OP_FUSED:
+        if (arg < FERRY_PROGRAM_OUTPUTS) {
+            return product(c->rank, c->dim, 0, out);
+        }
+        arg -= FERRY_PROGRAM_OUTPUTS;
+        return strided(c->rank, c->dim, c->program.stride[arg], c->program.offset[arg], 1, out);
+    case FERRY_OP_ROTARY:
+        if (arg == 0) {
+            return product(c->rank, c->dim, 0, out) && ferryi_mul(*out, c->n, out);
+        }
+        return c->n >= 0 && strided(c->rank, c->dim, c->stride[arg == 1 ? 1 : 2], 0, c->n, out);
     case FERRY_OP_CONV:
     case FERRY_OP_CONV_DX:
     case FERRY_OP_CONV_DW:
@@ -488,6 +501,7 @@ static const char *check_flags(const ferry_kernel *c)
     case FERRY_OP_LAYERNORM_DP:
     case FERRY_OP_EMBEDDING_GRAD:
     case FERRY_OP_DROPOUT:
+    case FERRY_OP_FUSED:
     case FERRY_OP_CONV_DX:
     case FERRY_OP_CONV_DW:
     case FERRY_OP_MAXPOOL_GRAD:
@@ -512,6 +526,23 @@ static const char *check_flags(const ferry_kernel *c)
         return "trans_b is not allowed";
     }
     return NULL;
+}
+
+/* Which of dy, x and y (bits 0 to 2) a unary function's gradient reads. */
+static unsigned unary_grad_needs(ferry_fn f)
+{
+    bool needs_y =
+        f == FERRY_SQRT || f == FERRY_EXP || f == FERRY_TANH || f == FERRY_SIGMOID || f == FERRY_RECIPROCAL || f == FERRY_EXPM1;
+    return f == FERRY_NEG ? 1 : needs_y ? 1 | 4 : 1 | 2;
+}
+
+/* Which of dy, a and b a binary function's gradient reads: products need the other one only, sums none. */
+static unsigned binary_grad_needs(ferry_op op, ferry_fn f)
+{
+    const unsigned other = op == FERRY_OP_BINARY_GRAD_A ? 4 : 2;
+    return f == FERRY_ADD || f == FERRY_SUB                                ? 1
+           : f == FERRY_MUL || (f == FERRY_DIV && op == FERRY_OP_BINARY_GRAD_A) ? 1 | other
+                                                                           : 7;
 }
 
 static bool is_optional(const ferry_kernel *c, int arg)
@@ -543,21 +574,13 @@ static bool is_optional(const ferry_kernel *c, int arg)
         return arg <= 2 || arg == 9;
     case FERRY_OP_SCATTER_GRAD:
         return arg == 1 || (arg >= 3 && arg <= 5 && (c->fn == FERRY_FN_NONE || c->fn == FERRY_ADD));
-    case FERRY_OP_UNARY_GRAD: {
-        bool needs_y = c->fn == FERRY_SQRT || c->fn == FERRY_EXP || c->fn == FERRY_TANH || c->fn == FERRY_SIGMOID ||
-                       c->fn == FERRY_RECIPROCAL || c->fn == FERRY_EXPM1;
-        bool needs_x = c->fn != FERRY_NEG && !needs_y;
-        return arg == 2 ? !needs_x : arg == 3 && !needs_y;
-    }
+    case FERRY_OP_UNARY_GRAD:
+        return arg >= 1 && (unary_grad_needs(c->fn) >> (arg - 1) & 1) == 0;
     case FERRY_OP_BINARY_GRAD_A:
-    case FERRY_OP_BINARY_GRAD_B: /* a, b: products need the other one only, sums none */
-        if (c->fn == FERRY_ADD || c->fn == FERRY_SUB) {
-            return arg >= 2;
-        }
-        if (c->fn == FERRY_MUL) {
-            return arg == (c->op == FERRY_OP_BINARY_GRAD_A ? 2 : 3);
-        }
-        return c->fn == FERRY_DIV && c->op == FERRY_OP_BINARY_GRAD_A && arg == 2;
+    case FERRY_OP_BINARY_GRAD_B:
+        return arg >= 1 && (binary_grad_needs(c->op, c->fn) >> (arg - 1) & 1) == 0;
+    case FERRY_OP_FUSED:
+        return arg > 0; /* check_program knows which are read */
     default:
         return false;
     }
@@ -601,6 +624,89 @@ static const char *check_attention(const ferry_kernel *c)
     }
     return masked && a->mask_type != FERRY_BOOL && a->mask_type != c->dtype ? "the mask's type is neither bool nor its own"
                                                                             : NULL;
+}
+
+/* Is a value there before step `step`? */
+static bool has_value(const ferry_kernel *c, int value, int step)
+{
+    return value >= 0 && (value < FERRY_PROGRAM_INPUTS ? c->arg[FERRY_PROGRAM_OUTPUTS + value] != NULL
+                                                       : value - FERRY_PROGRAM_INPUTS < step);
+}
+
+/* The operands that a step needs (bits 0 to 2), and those that it may have beside them. False: an op or a function that no
+ * step has. */
+static bool step_operands(const ferry_program_step *s, unsigned *needs, unsigned *may)
+{
+    const ferry_kernel one = {.op = s->op, .fn = s->fn, .dtype = FERRY_F32};
+    *may = 0;
+    switch (s->op) {
+    case FERRY_OP_UNARY:
+        *needs = 1;
+        break;
+    case FERRY_OP_UNARY_GRAD:
+        *needs = unary_grad_needs(s->fn);
+        *may = 7;
+        break;
+    case FERRY_OP_BINARY:
+        *needs = 3;
+        break;
+    case FERRY_OP_BINARY_GRAD_A:
+    case FERRY_OP_BINARY_GRAD_B:
+        *needs = binary_grad_needs(s->op, s->fn);
+        *may = 7;
+        break;
+    case FERRY_OP_WHERE:
+        *needs = 7;
+        break;
+    case FERRY_OP_COPY:
+        *needs = 1;
+        *may = 2;
+        break;
+    case FERRY_OP_FILL:
+        *needs = 0;
+        break;
+    default:
+        return false;
+    }
+    *may |= *needs;
+    return check_types(&one) == NULL;
+}
+
+static const char *check_program(const ferry_kernel *c)
+{
+    const ferry_program *p = &c->program;
+    if (p->steps < 0 || p->steps > FERRY_PROGRAM_STEPS) {
+        return "a program has at most 16 steps";
+    }
+    for (int i = 0; i < p->steps; i++) {
+        const int operand[3] = {p->step[i].a, p->step[i].b, p->step[i].c};
+        unsigned needs, may;
+        if (!step_operands(&p->step[i], &needs, &may)) {
+            return "a step of the program has an op or a function that does not exist for it";
+        }
+        for (int k = 0; k < 3; k++) {
+            bool has = operand[k] != -1;
+            if (has ? (may >> k & 1) == 0 || !has_value(c, operand[k], i) : (needs >> k & 1) != 0) {
+                return "a step of the program reads a value that is not there, or lacks one";
+            }
+        }
+    }
+    for (int i = 0; i < FERRY_PROGRAM_OUTPUTS + FERRY_PROGRAM_INPUTS; i++) {
+        ferry_dtype t = p->type[i];
+        if (c->arg[i] == NULL) {
+            continue;
+        }
+        if (t != c->dtype && t != FERRY_BOOL && !(t == FERRY_F32 && c->dtype == FERRY_BF16)) {
+            return "the type of an argument is neither the kernel's nor bool";
+        }
+        if (i < FERRY_PROGRAM_OUTPUTS && !has_value(c, p->out[i], p->steps)) {
+            return "an output gets a value that is not there";
+        }
+    }
+    if (c->accumulate && (c->arg[1] != NULL || c->arg[2] != NULL || p->type[0] == FERRY_BOOL)) {
+        return "accumulate is for one floating output alone";
+    }
+    return NULL;
 }
 
 static ferry_status check_args(const ferry_kernel *c)
@@ -647,6 +753,12 @@ ferry_status ferryi_kernel_check(const ferry_kernel *c)
     }
     if (what == NULL && (c->op == FERRY_OP_ATTENTION || c->op == FERRY_OP_ATTENTION_GRAD)) {
         what = check_attention(c);
+    }
+    if (what == NULL && c->op == FERRY_OP_FUSED) {
+        what = check_program(c);
+    }
+    if (what == NULL && c->op == FERRY_OP_ROTARY && c->n % 2 != 0) {
+        what = "rows of an odd number of elements have no halves";
     }
     if (what == NULL && c->op == FERRY_OP_DROPOUT && !(c->alpha >= 0 && c->alpha <= 1)) {
         what = "the share that is dropped must be 0 to 1";

@@ -441,6 +441,41 @@ ferry_status ferry_topk(ferry_stream *s, ferry_dtype t, void *ids, const void *x
     return ferry_launch(s, &c);
 }
 
+/* ---- chains of element-wise kernels ------------------------------------------------------------------------------ */
+
+ferry_status ferry_fused(ferry_stream *s, ferry_dtype t, void *y0, void *y1, void *y2, const void *x0, const void *x1,
+                         const void *x2, const void *x3, const void *x4, const void *x5, const void *x6, int rank,
+                         const int64_t *dim, const ferry_program *program, unsigned flags)
+{
+    ferry_kernel c = start(FERRY_OP_FUSED, t, flags);
+    const void *inputs[] = {x0, x1, x2, x3, x4, x5, x6};
+    if (program == NULL) {
+        return ferryi_fail(FERRY_USAGE, "ferry_fused: the program is NULL");
+    }
+    set_dims(&c, rank, dim, NULL, NULL, NULL);
+    c.program = *program;
+    c.arg[0] = y0;
+    c.arg[1] = y1;
+    c.arg[2] = y2;
+    for (int i = 0; i < FERRY_PROGRAM_INPUTS; i++) {
+        c.arg[FERRY_PROGRAM_OUTPUTS + i] = in(inputs[i]);
+    }
+    return ferry_launch(s, &c);
+}
+
+ferry_status ferry_rotary(ferry_stream *s, ferry_dtype t, void *y, const void *x, const void *cosine, const void *sine, int rank,
+                          const int64_t *dim, int64_t n, const int64_t *x_stride, const int64_t *angle_stride, unsigned flags)
+{
+    ferry_kernel c = start(FERRY_OP_ROTARY, t, flags);
+    set_dims(&c, rank, dim, NULL, x_stride, angle_stride);
+    c.n = n;
+    c.arg[0] = y;
+    c.arg[1] = in(x);
+    c.arg[2] = in(cosine);
+    c.arg[3] = in(sine);
+    return ferry_launch(s, &c);
+}
+
 /* ---- convolutions, poolings, batch normalization ------------------------------------------------------------------ */
 
 static ferry_kernel start_window(ferry_op op, ferry_dtype t, unsigned flags, int64_t m, int64_t k, int64_t n,

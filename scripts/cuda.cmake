@@ -43,6 +43,10 @@ set(FERRY_CUDA_LINK ${FERRY_CUDART} ${CMAKE_DL_LIBS} rt)
 set(FERRY_CUDA_LIBS "${FERRY_CUDART} -ldl -lrt ")
 message(STATUS "CUDA backend: ${nvcc_real}, sm_${FERRY_CUDA_ARCH}")
 
+# Files whose kernels compute element by element: without contraction of a*b+c, as on the host, so that the kernels of a
+# chain and the one kernel that they become give the same bits.
+set(FERRY_CUDA_EXACT cuda_elementwise cuda_fused cuda_move cuda_packed)
+
 # GPU code is compiled by nvcc itself: as a CMake language it would also change how every program is linked. No exceptions
 # and no guards for statics: the library stays free of the C++ runtime.
 function(ferry_add_cuda target)
@@ -51,10 +55,14 @@ function(ferry_add_cuda target)
   file(MAKE_DIRECTORY ${CMAKE_BINARY_DIR}/cuda)
   foreach(source ${cu_sources})
     get_filename_component(name ${source} NAME_WE)
+    set(contract true)
+    if(name IN_LIST FERRY_CUDA_EXACT)
+      set(contract false)
+    endif()
     set(object ${CMAKE_BINARY_DIR}/cuda/${name}.o)
     add_custom_command(
       OUTPUT ${object}
-      COMMAND ${FERRY_NVCC} -arch=sm_${FERRY_CUDA_ARCH} -std=c++20 -O3 -I${PROJECT_SOURCE_DIR}
+      COMMAND ${FERRY_NVCC} -arch=sm_${FERRY_CUDA_ARCH} -std=c++20 -O3 -fmad=${contract} -I${PROJECT_SOURCE_DIR}
               -Xcompiler=-Wall,-Wextra,-Werror,-fPIC,-fno-exceptions,-fno-rtti,-fno-threadsafe-statics
               --Werror all-warnings -MD -MF ${object}.d -c ${source} -o ${object}
       DEPENDS ${source}

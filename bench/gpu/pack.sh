@@ -11,7 +11,7 @@ models=${3:-$source/tests/models/full}
 rm -rf "${to:?}"/*
 mkdir -p "$to/build/bin" "$to/build/lib" "$to/bench/gpu" "$to/tests/models/full" "$to/tests/data" "$to/examples/gpt2"
 
-for p in ferryc check_log bench_dha bench_kernels test_attention_kernels test_kernels test_kernel_values test_window_kernels test_streams test_pool test_recorder test_adam \
+for p in ferryc check_log bench_dha bench_kernels test_attention_kernels test_fused_kernels test_kernels test_kernel_values test_window_kernels test_streams test_pool test_recorder test_adam \
     test_lost_gpu test_gpu_clock test_stitch_gpu; do
     strip -o "$to/build/bin/$p" "$build/bin/$p"
 done

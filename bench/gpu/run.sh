@@ -84,7 +84,7 @@ device_used() { nvidia-smi --query-gpu=memory.used --format=csv,noheader,nounits
 part_check() {
     export FERRY_TEST_DEVICE=$device
     : >"$out/check.tsv"
-    for t in test_attention_kernels test_kernels test_kernel_values test_window_kernels test_streams test_pool test_recorder test_adam test_lost_gpu test_gpu_clock test_stitch_gpu; do
+    for t in test_attention_kernels test_fused_kernels test_kernels test_kernel_values test_window_kernels test_streams test_pool test_recorder test_adam test_lost_gpu test_gpu_clock test_stitch_gpu; do
         [ -x "$build/bin/$t" ] || continue
         local code=0
         timeout 120 "$t" >"$out/$t.txt" 2>&1 || code=$?

@@ -59,11 +59,16 @@ static void finish(Run *r)
     arena_close(r->arena);
 }
 
+/* Kernels, and steps of programs. */
 static int count_op(const Graph *g, ferry_op op, ferry_fn fn)
 {
     int count = 0;
-    for (int i = 0; i < g->node.count; i++)
-        count += g->node.at[i].call.op == op && (fn == FERRY_FN_NONE || g->node.at[i].call.fn == fn);
+    for (int i = 0; i < g->node.count; i++) {
+        const ferry_kernel *c = &g->node.at[i].call;
+        count += c->op == op && (fn == FERRY_FN_NONE || c->fn == fn);
+        for (int s = 0; c->op == FERRY_OP_FUSED && s < c->program.steps; s++)
+            count += c->program.step[s].op == op && c->program.step[s].fn == fn;
+    }
     return count;
 }
 
@@ -134,6 +139,11 @@ static void test_llama(void **state)
     (void)state;
     compare("llama", "loss-ts", NULL, FERRY_SILU, 1e-12);
     compare("llama", "dynamo", "cross_entropy", FERRY_SILU, 1e-12);
+    Run r;
+    run(&r, "llama", "dynamo", "cross_entropy", false);
+    assert_int_equal(count_op(r.g, FERRY_OP_ROTARY, FERRY_FN_NONE), 8); /* q and k of two layers, and their gradients */
+    assert_int_equal(count_op(r.g, FERRY_OP_COPY, FERRY_FN_NONE), 0);
+    finish(&r);
 }
 
 static void test_vit(void **state)

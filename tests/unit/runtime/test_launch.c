@@ -326,6 +326,12 @@ static ferry_status call_by_name(const ferry_kernel *k)
         return ferry_attention(stream, t, a[0], a[1], a[2], a[3], a[4], a[5], &k->attention);
     case FERRY_OP_ATTENTION_GRAD:
         return ferry_attention_grad(stream, t, a[0], a[1], a[2], a[3], a[4], a[5], a[6], a[7], a[8], a[9], &k->attention);
+    case FERRY_OP_FUSED:
+        return ferry_fused(stream, t, a[0], a[1], a[2], a[3], a[4], a[5], a[6], a[7], a[8], a[9], k->rank, k->dim, &k->program,
+                           flags);
+    case FERRY_OP_ROTARY:
+        return ferry_rotary(stream, t, a[0], a[1], a[2], a[3], k->rank, k->dim, k->n, k->stride[1], k->stride[2],
+                            k->reverse ? FERRY_REVERSE : 0);
     case FERRY_OP_EMBEDDING:
         return ferry_embedding(stream, t, a[0], a[1], k->dtype2, a[2], k->m, k->k, k->n);
     case FERRY_OP_EMBEDDING_GRAD:
@@ -386,7 +392,7 @@ static void test_named_calls(void **state)
         k.trans_b = op <= FERRY_OP_MATMUL;
         k.trans_a = op == FERRY_OP_MATMUL;
         k.accumulate = op == FERRY_OP_LINEAR_DW || op == FERRY_OP_MATMUL || op == FERRY_OP_UNARY_GRAD ||
-                       op == FERRY_OP_REDUCE || op == FERRY_OP_COPY || op == FERRY_OP_LAYERNORM_DP ||
+                       op == FERRY_OP_REDUCE || op == FERRY_OP_COPY || op == FERRY_OP_LAYERNORM_DP || op == FERRY_OP_LAYERNORM_DX ||
                        op == FERRY_OP_EMBEDDING_GRAD;
         if (op == FERRY_OP_MATMUL || op == FERRY_OP_COPY || op == FERRY_OP_FILL) {
             k.alpha = 0.5;
@@ -458,7 +464,31 @@ static void test_named_calls(void **state)
                 k.attention.stride[i][2] = 4;
             }
         }
-        k.reverse = op == FERRY_OP_TOPK;
+        if (op == FERRY_OP_FUSED) {
+            k.rank = 2;
+            k.dim[0] = 2;
+            k.dim[1] = 3;
+            k.program = (ferry_program){.steps = 2, .step = {{FERRY_OP_UNARY, FERRY_TANH, 2, -1, -1, 0},
+                                        {FERRY_OP_BINARY, FERRY_SUB, 7, 5, -1, 0}}, .out = {8, 7, 2}};
+            for (int i = 0; i < args; i++) {
+                k.program.type[i] = FERRY_F64;
+            }
+            for (int i = 0; i < FERRY_PROGRAM_INPUTS; i++) {
+                k.program.offset[i] = i;
+                k.program.stride[i][0] = 3 + i;
+                k.program.stride[i][1] = 1;
+            }
+        }
+        if (op == FERRY_OP_ROTARY) {
+            k.rank = 2;
+            k.dim[0] = 2;
+            k.dim[1] = 3;
+            k.n = 4;
+            k.stride[1][0] = 20;
+            k.stride[1][1] = 5;
+            k.stride[2][1] = 4;
+        }
+        k.reverse = op == FERRY_OP_TOPK || op == FERRY_OP_ROTARY;
         ferry_kernel named = k;
         for (int a = 0; a < args; a++) {
             int64_t bytes = bench_elements(&k, a) * ferryi_kernel_element_bytes(&k, a);
