@@ -140,10 +140,10 @@ static void test_models(void **state)
 {
     (void)state;
     check_model("gpt2", "loss-ts", NULL, 6, 12);
-    check_model("gpt2", "dropout-ts", NULL, 6, 37);
-    check_model("bert", "loss-ts", NULL, 7, 16);
-    check_model("llama", "loss-ts", NULL, 5, 56);
-    check_model("resnet", "loss-ts", NULL, 2, 5);
+    check_model("gpt2", "dropout-ts", NULL, 6, 35);
+    check_model("bert", "loss-ts", NULL, 6, 16);
+    check_model("llama", "loss-ts", NULL, 5, 22);
+    check_model("resnet", "loss-ts", NULL, 2, 7);
     check_model("batchnorm", "ts", "cross_entropy", 1, 9);
 }
 
