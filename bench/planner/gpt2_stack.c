@@ -1,7 +1,7 @@
 /* gpt2_stack.c - writes a model of GPT-2's shape in any size as ONNX: what planning costs and how large a model may be is
  * asked of these. Weights are external data in a file that is not there: shapes are enough to profile and plan.
  *
- *   gpt2_stack LAYERS HIDDEN HEADS VOCAB SEQ FILE     prints the number of parameters
+ *   gpt2_stack LAYERS HIDDEN HEADS VOCAB SEQ FILE     prints the number of parameters, and of nodes on stderr
  *
  * Pre-norm blocks, learned positions, the head is the embedding transposed: 6 LAYERS + 3 units. The batch is the dimension
  * `batch`; the output is logits, so that --loss cross_entropy makes a loss. */
@@ -326,10 +326,12 @@ int main(int argc, char **argv)
     x = layer_norm(&s, "ln_f", x);
     char *logits = OP(&s, "MatMul", "lm_head", x, OP(&s, "Transpose", "lm_head.turned", wte));
     Status st = write_model(&d, &s, logits, argv[6]);
-    if (st == ST_OK)
+    if (st == ST_OK) {
         printf("%" PRId64 "\n", s.n_param);
-    else
+        fprintf(stderr, "%d nodes\n", s.node.count);
+    } else {
         diag_print(&d, stderr);
+    }
     VEC_FREE(&s.node);
     VEC_FREE(&s.tensor);
     arena_close(s.a);

@@ -7,7 +7,7 @@ fits() { # LAYERS OUTPUT OPTIONS...
     local at=$work/v100.$1
     if [ ! -f "$at.yaml" ]; then
         local own=$at.$BASHPID
-        "$tools/gpt2_stack" "$1" 2048 16 50257 512 "$own.onnx" >"$own.params"
+        "$tools/gpt2_stack" "$1" 2048 16 50257 512 "$own.onnx" >"$own.params" 2>/dev/null
         "$ferryc" profile "$own.onnx" --loss cross_entropy --dim batch=1 --device "model:$root/examples/devices/v100-pcie3.yaml" \
             -o "$own.yaml" >/dev/null 2>&1
         mv "$own.params" "$at.params"

@@ -6,7 +6,7 @@ device=${1:-h200-pcie5}
 
 row() { # LAYERS
     local at=$work/stack.$1 params units memferry knapsack optimal gap
-    params=$("$tools/gpt2_stack" "$1" 768 12 50257 512 "$at.onnx")
+    params=$("$tools/gpt2_stack" "$1" 768 12 50257 512 "$at.onnx" 2>/dev/null)
     "$ferryc" profile "$at.onnx" --loss cross_entropy --dim batch=8 --device "model:$root/examples/devices/$device.yaml" \
         -o "$at.yaml" >/dev/null 2>&1
     read -r units memferry knapsack optimal gap <<<"$("$tools/plan_time" "$at.yaml")"
