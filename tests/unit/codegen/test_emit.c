@@ -103,6 +103,12 @@ static void test_places_that_take_nothing(void **state)
     assert_non_null(strstr(d.message, "no/where"));
     assert_int_not_equal(again(&w, &d, "/proc/schedule", false, false), ST_OK);
     assert_non_null(strstr(d.message, "/proc/schedule"));
+    /* the folder of libferry has to be there: the Makefile names it */
+    char *gone = path_join(w.a, w.dir, "gone");
+    d = (Diag){.quiet = true};
+    assert_int_equal(emit(&d, w.a, w.t.profile, w.t.steps, &(EmitOptions){.dir = path_join(w.a, w.dir, "new"), .prefix = gone}),
+                     ST_FAILED);
+    assert_non_null(strstr(d.message, "gone"));
     /* a folder without the right to write; root has it anyway */
     assert_int_equal(mkdir(locked, 0555), 0);
     if (access(locked, W_OK) != 0) {
