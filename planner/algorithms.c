@@ -232,19 +232,22 @@ static Status optimum(Search *s, Candidate **out)
     return add_optimum(s, &s->off_gpu, out);
 }
 
+/* Plans in which nothing lives on the GPU, and all. */
 static Status frontier(Search *s)
 {
     Candidate *c;
-    LpDomain domain = {.clip = s->o->clip, .leave_gpu = true, .pinned = s->o->n_rule > 0 ? s->plain_pinned : NULL};
-    UnitPlan **plan;
-    int n;
-    TRY(optimal_frontier(s->d, s->a, s->plain, s->p, &domain, &s->off_gpu, &plan, &n));
-    for (int i = 0; i < n; i++) {
-        Plan p;
-        TRY(of_plain(s, plan[i], &p));
-        for (int times = 1; times <= 4; times *= 2) { /* without a unit that is loaded twice, one plan */
-            search_load_window(s, &p, times);
-            TRY(search_add(s, &p, "price of memory", &c));
+    for (int leave = 1; leave >= 0; leave--) {
+        LpDomain domain = {.clip = s->o->clip, .leave_gpu = leave, .pinned = s->o->n_rule > 0 ? s->plain_pinned : NULL};
+        UnitPlan **plan;
+        int n;
+        TRY(optimal_frontier(s->d, s->a, s->plain, s->p, &domain, leave ? &s->off_gpu : &s->optimum, &plan, &n));
+        for (int i = 0; i < n; i++) {
+            Plan p;
+            TRY(of_plain(s, plan[i], &p));
+            for (int times = 1; times <= 4; times *= 2) { /* without a unit that is loaded twice, one plan */
+                search_load_window(s, &p, times);
+                TRY(search_add(s, &p, "price of memory", &c));
+            }
         }
     }
     return ST_OK;

@@ -132,25 +132,29 @@ static void set_allowed(LpMaster *x, void *context)
         glp_set_col_bnds(problem_of(x), c + 2, allowed[c] ? GLP_LO : GLP_FX, 0, 0);
 }
 
-/* *context: true when solved to the optimum. */
+/* fills: solved; x when it is */
 static void solve(LpMaster *x, void *context)
 {
+    (void)context;
+    x->solved = false;
     glp_prob *lp = problem_of(x);
     glp_smcp o;
     glp_init_smcp(&o);
     o.msg_lev = GLP_MSG_OFF;
     o.meth = GLP_DUALP;
-    o.it_lim = ITERATIONS;
+    o.it_lim = x->iterations_left < ITERATIONS ? x->iterations_left : ITERATIONS;
     int before = glp_get_it_cnt(lp);
     int code = glp_simplex(lp, &o);
     if (code == GLP_EBADB || code == GLP_ESING || code == GLP_ECOND) {
         glp_std_basis(lp);
         code = glp_simplex(lp, &o);
     }
-    x->iterations += glp_get_it_cnt(lp) - before;
+    int done = glp_get_it_cnt(lp) - before;
+    x->iterations += done;
+    x->iterations_left -= done < x->iterations_left ? done : x->iterations_left;
     x->n_solved++;
-    *(bool *)context = code == 0 && glp_get_status(lp) == GLP_OPT;
-    if (!*(bool *)context)
+    x->solved = code == 0 && glp_get_status(lp) == GLP_OPT;
+    if (!x->solved)
         return;
     x->period_ns = glp_get_col_prim(lp, 1) * x->unit_ns;
     for (int g = 0; g < x->m->n_group; g++) {
@@ -204,7 +208,8 @@ static void close_problem(LpMaster *x, void *context)
 
 Status master_open(Diag *d, Arena *a, const LpModel *m, const int *best, int64_t best_ns, LpMaster *x)
 {
-    *x = (LpMaster){.d = d, .a = a, .m = m, .n_column = m->first_column[m->n_group], .best_ns = best_ns};
+    *x = (LpMaster){
+        .d = d, .a = a, .m = m, .n_column = m->first_column[m->n_group], .best_ns = best_ns, .iterations_left = INT32_MAX};
     x->unit_ns = best_ns > 0 ? (double)best_ns / 1000 : 1;
     x->allowed = ARENA_NEW(a, bool, x->n_column);
     x->x = ARENA_NEW(a, double, x->n_column);
@@ -434,15 +439,14 @@ Status master_solve(LpMaster *x, const bool *allowed, int rounds, int64_t known_
         TRY(seed(x));
     int still = 0;
     for (int round = 0; round < rounds && *bound_ns < x->best_ns; round++) {
-        bool solved = false;
         int64_t before = *bound_ns;
-        if (!guard(x, solve, &solved) || x->dead)
+        if (!guard(x, solve, NULL) || x->dead)
             break;
         TRY(prove(x, allowed, bound_ns));
         still = *bound_ns - before <= (x->best_ns - before) / LITTLE ? still + 1 : 0;
         if (*bound_ns > 0 && still > STILL)
             break;
-        if (!solved)
+        if (!x->solved)
             break;
         int *out = base_alloc((size_t)(x->row.count + 1) * sizeof *out);
         if (!out)

@@ -20,9 +20,9 @@ enum {
     ROUNDS = 80,        /* of rows, at the root */
     NODE_ROUNDS = 20,   /* and at a node */
     SMALL = 30,         /* groups: up to here branch and bound is meant to end */
-    NODES = 5000,       /* for these */
+    NODES = 40000,      /* for these */
     NODES_LARGE = 60,   /* for others */
-    ITERATIONS = 60000,       /* simplex iterations of branch and bound for small ones, */
+    ITERATIONS = 200000,      /* simplex iterations of branch and bound for small ones, */
     WORK = 5 * 1000 * 1000,  /* and for others, times columns */
     EVALUATIONS = 1500,       /* exact periods of one exchange, */
     EVALUATED = 150 * 1000    /* and these times groups */

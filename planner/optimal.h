@@ -21,8 +21,8 @@ typedef struct Optimum {
 Status optimal_solve(Diag *d, Arena *a, const Graph *g, const Profile *p, const LpDomain *domain, int n_start,
                      const UnitPlan *const *start, Optimum *out);
 
-/* Plans that trade time for GPU memory: for each of a grid of prices, what is best when bytes of parameters, of
- * gradients or of both cost time. Found without looking at any budget. *plan: arena, *n of them, choices of every unit
+/* Plans that trade time for GPU memory: for each of a grid of prices, what is best when bytes of parameters (with the state of
+ * those that live there), of gradients or of both cost time. Found without looking at any budget. *plan: arena, *n of them, choices of every unit
  * each. */
 Status optimal_frontier(Diag *d, Arena *a, const Graph *g, const Profile *p, const LpDomain *domain,
                         const Optimum *optimum, UnitPlan ***plan, int *n);
@@ -55,6 +55,8 @@ typedef struct LpMaster {
     int64_t best_ns, bound_ns;
     int *best; /* choices */
     int n_solved, n_made, iterations;
+    int iterations_left; /* no more than these; master_open: no end */
+    bool solved;         /* the last solution is one: else x is an older one, and only price is new */
 } LpMaster;
 
 Status master_open(Diag *d, Arena *a, const LpModel *m, const int *best, int64_t best_ns, LpMaster *out);

@@ -13,11 +13,13 @@
 #include <string.h>
 
 #include "planner/optimal.h"
+#include "planner/steps.h"
 
 enum {
     PRICES = 10, /* of each kind: the mean price times 2^-4 to 2^5 */
     LOWEST = -4,
     ROUNDS = 12,
+    WORK = 4 * 1000 * 1000, /* simplex iterations times columns; when they are used up, what rows are worth stays as it is */
     KINDS = 3,
     REFINE = 6 /* plans put between others, for each kind */
 };
@@ -50,6 +52,16 @@ static Status keep(Frontier *f, const int *choice)
     return ST_OK;
 }
 
+/* What lies on the GPU beside the parameters that kernels read when a unit lives there. */
+static int64_t state_bytes(const Graph *g, const Unit *u)
+{
+    int64_t bytes = 0;
+    for (int i = 0; i < u->n_param; i++)
+        if (g->param[u->param[i]].trainable)
+            bytes += param_buffer_bytes(g, u->param[i], BUFFER_STATE_M) + param_buffer_bytes(g, u->param[i], BUFFER_STATE_V);
+    return bytes;
+}
+
 /* Bytes that a choice keeps on the GPU. What is loaded twice is there for a window's time only: a small part of it. */
 static double bytes_of(const LpModel *m, int g, int c, bool params, bool grads)
 {
@@ -60,6 +72,7 @@ static double bytes_of(const LpModel *m, int g, int c, bool params, bool grads)
         double part = p->hold == HOLD_RELOAD ? 0.05 : 1;
         bytes += params && p->first_gpu_use < u->n_use ? part * (double)u->bytes : 0;
         bytes += grads && p->grad == ON_GPU ? (double)u->grad_bytes : 0;
+        bytes += params && p->hold == HOLD_RESIDENT ? (double)state_bytes(m->graph, u) : 0;
     }
     return bytes;
 }
@@ -73,10 +86,21 @@ static void charge(Frontier *f, double price, bool params, bool grads)
     master_charge(&f->x, f->cost);
 }
 
-/* The choice of each group that weighs most; among equals the one that costs least. */
+/* The choice of each group that weighs most; among equals the one that costs least. Where there is no solution, the one that
+ * is cheapest by what the rows are worth. */
 static void round_off(Frontier *f)
 {
     const LpModel *m = f->m;
+    for (int g = 0; g < m->n_group && !f->x.solved; g++) {
+        f->choice[g] = 0;
+        for (int c = 1; c < m->group[g].n_choice; c++) {
+            int best = m->first_column[g] + f->choice[g], column = m->first_column[g] + c;
+            if (f->x.price[column] + f->cost[column] < f->x.price[best] + f->cost[best])
+                f->choice[g] = c;
+        }
+    }
+    if (!f->x.solved)
+        return;
     for (int g = 0; g < m->n_group; g++) {
         f->choice[g] = 0;
         for (int c = 1; c < m->group[g].n_choice; c++) {
@@ -110,7 +134,9 @@ static Status at_price(Frontier *f, double price, bool params, bool grads)
 {
     int64_t unused;
     charge(f, price, params, grads);
-    TRY(master_solve(&f->x, f->x.allowed, ROUNDS, 0, &unused));
+    f->x.solved = false;
+    if (f->x.iterations_left > 0)
+        TRY(master_solve(&f->x, f->x.allowed, ROUNDS, 0, &unused));
     round_off(f);
     return insert(f, f->n_point);
 }
@@ -163,7 +189,8 @@ static Status walk(Frontier *f, int64_t fastest_ns)
     TRY(keep(f, f->x.best));
     double bytes = 1, span = (double)(f->x.best_ns - fastest_ns);
     for (int u = 0; u < g->n_unit; u++)
-        bytes += (double)g->unit[u].bytes + (double)g->unit[u].grad_bytes;
+        bytes += (double)g->unit[u].bytes + (double)g->unit[u].grad_bytes +
+                 (f->m->domain.leave_gpu ? 0 : (double)state_bytes(g, &g->unit[u]));
     for (int kind = 0; kind < KINDS && span > 0; kind++) {
         f->n_point = 0;
         for (int i = 0; i < PRICES; i++) {
@@ -205,6 +232,7 @@ Status optimal_frontier(Diag *d, Arena *a, const Graph *g, const Profile *p, con
             int64_t slowest = lp_period_ns(lp_period(&t, f.choice, (LpRatio){0, 0}));
             lp_timer_close(&t);
             st = master_open(d, scratch, m, f.choice, slowest, &f.x);
+            f.x.iterations_left = WORK / m->first_column[m->n_group];
             if (st == ST_OK)
                 st = walk(&f, optimum->model_ns);
             master_close(&f.x);

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Everything that bench/planner/RESULTS.md shows, written there; the last line is `worst gap PERCENT`.    run.sh [OUTPUT]
-# Takes minutes, AUTO=no some less; lib.sh says what else the environment sets. One part alone prints Markdown:
+# Takes the better part of an hour on two processors, AUTO=no a third of that; lib.sh says what else the environment sets. One part alone prints Markdown:
 # models.sh, sizes.sh, limit.sh, paper.sh, sweep.sh. random.sh is a test of its own.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
@@ -14,7 +14,7 @@ for part in models sizes limit paper sweep; do
 done
 {
     cat "$here/words/head.md"
-    sed '/^worst gap/d' "$work/models.md"
+    sed '/^worst /d' "$work/models.md"
     for part in sizes limit paper sweep; do
         echo
         cat "$here/words/$part.md"
@@ -22,6 +22,8 @@ done
         cat "$work/$part.md"
         [ ! -f "$here/words/$part-after.md" ] || { echo && cat "$here/words/$part-after.md"; }
     done
+    echo
+    grep '^worst plan' "$work/models.md"
     echo
     grep '^worst gap' "$work/models.md"
 } >"$work/results.md"

@@ -1,6 +1,6 @@
 /* test_optimal.c - the linear model, the optimum, its bound and the cross-check, on small random instances: against the
  * timeline, against brute force over all choices that the timeline judges, and against each other.
- * FERRY_RANDOM_INSTANCES sets how many instances the comparison runs through. */
+ * FERRY_RANDOM_INSTANCES sets how many instances the comparison runs through, FERRY_RANDOM_FIRST the first. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -262,10 +262,10 @@ static void heuristics_are_not_better(Arena *a, const Graph *g, const Profile *p
     worse->most = percent > worse->most ? percent : worse->most;
 }
 
-static int instances(void)
+static int number_of(const char *variable, int other)
 {
-    const char *n = getenv("FERRY_RANDOM_INSTANCES");
-    return n ? atoi(n) : 100;
+    const char *n = getenv(variable);
+    return n ? atoi(n) : other;
 }
 
 /* brute force = optimum = bound = the solver's, to the nanosecond. One in eight has nine units and modes only. */
@@ -273,8 +273,8 @@ static void optimum_is_brute_force(void **state)
 {
     (void)state;
     Worse worse = {0};
-    int n = instances(), checked = 0, open = 0;
-    for (int i = 0; i < n; i++) {
+    int n = number_of("FERRY_RANDOM_INSTANCES", 100), from = number_of("FERRY_RANDOM_FIRST", 0), checked = 0, open = 0;
+    for (int i = from; i < from + n; i++) {
         uint64_t rng = (uint64_t)i * 9779 + 11;
         Diag d = {0};
         Arena *a = arena_open();
