@@ -1,7 +1,7 @@
 /* cuda_memory.c - the CUDA backend's pinned, virtual and scratch memory.
  *
- * Pinned memory is ordinary memory, touched and then registered. Large blocks lie in huge pages and are touched by
- * several threads: four times as fast as letting CUDA allocate it.
+ * Pinned memory is ordinary memory, touched and then registered. Blocks of a huge page and more lie in such pages,
+ * but for the rest at their ends, and are touched by several threads: four times as fast as letting CUDA allocate it.
  *
  * Device memory. A GPU maps a physical handle only as a whole, so a pool is a row of handles of one chunk each: the
  * chunk is the unit of stitching. It is filled with 0xFF, NaN in every floating type, as on the host. */
@@ -14,7 +14,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-enum { PAGE_BYTES = 4096, HUGE_BYTES = 2 << 20, LARGE_BYTES = 8 << 20, MAX_TOUCHERS = 16, FRESH_BYTE = 0xFF };
+enum { PAGE_BYTES = 4096, HUGE_BYTES = 2 << 20, MAX_TOUCHERS = 16, FRESH_BYTE = 0xFF };
 
 /* ---- pinned memory ---------------------------------------------------------------------------------------------- */
 
@@ -44,6 +44,9 @@ static void touch_all(char *at, size_t bytes)
     toucher t[MAX_TOUCHERS];
     long processors = sysconf(_SC_NPROCESSORS_ONLN);
     int count = processors < 1 ? 1 : processors > MAX_TOUCHERS ? MAX_TOUCHERS : (int)processors;
+    if (bytes / HUGE_BYTES < (size_t)count) {
+        count = (int)(bytes / HUGE_BYTES);
+    }
     size_t part = (bytes / (size_t)count + HUGE_BYTES) / HUGE_BYTES * HUGE_BYTES;
     bool started[MAX_TOUCHERS] = {false};
     for (int i = 0; i < count; i++) {
@@ -64,8 +67,8 @@ static void touch_all(char *at, size_t bytes)
 
 static ferry_status pin(ferry_device *d, size_t bytes, cuda_block *b)
 {
-    const bool large = bytes >= LARGE_BYTES;
-    const size_t page = large ? HUGE_BYTES : PAGE_BYTES, whole = (bytes + page - 1) / page * page;
+    const bool large = bytes >= HUGE_BYTES;
+    const size_t page = large ? HUGE_BYTES : PAGE_BYTES, whole = (bytes + PAGE_BYTES - 1) / PAGE_BYTES * PAGE_BYTES;
     b->mapped_bytes = large ? whole + page : whole;
     b->mapped = mmap(NULL, b->mapped_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (b->mapped == MAP_FAILED) {

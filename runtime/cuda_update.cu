@@ -25,12 +25,13 @@ __device__ double join(double even, double odd)
     return __dadd_rn(even, odd);
 }
 
-template <typename T> __device__ double value_at(const T *g, int64_t i, int64_t end)
+template <typename T> __device__ double square_of(T g)
 {
-    return i < end ? static_cast<double>(static_cast<Wide<T>>(g[i])) : 0;
+    const double x = static_cast<double>(static_cast<Wide<T>>(g));
+    return __dmul_rn(x, x);
 }
 
-/* A warp a block. What lies beyond the end adds zeros, which change no sum of squares. */
+/* A warp a block. A zero beyond the end changes no sum of squares. */
 template <typename T> __global__ void square_blocks(double *parts, const T *g, int64_t n, int64_t blocks)
 {
     const int lane = static_cast<int>(threadIdx.x % 32);
@@ -41,11 +42,18 @@ template <typename T> __global__ void square_blocks(double *parts, const T *g, i
     const int64_t begin = block * FERRYI_SQUARE_BLOCK;
     const int64_t end = n - begin < FERRYI_SQUARE_BLOCK ? n : begin + FERRYI_SQUARE_BLOCK;
     double even = 0, odd = 0;
-#pragma unroll 8
-    for (int64_t i = begin + PER_LANE * lane; i < begin + FERRYI_SQUARE_BLOCK; i += SUMS) {
-        double x = value_at(g, i, end), y = value_at(g, i + 1, end);
-        even = __dadd_rn(even, __dmul_rn(x, x));
-        odd = __dadd_rn(odd, __dmul_rn(y, y));
+    if (end - begin == FERRYI_SQUARE_BLOCK) {
+        const T *from = g + begin + PER_LANE * lane;
+#pragma unroll 16
+        for (int i = 0; i < FERRYI_SQUARE_BLOCK; i += SUMS) {
+            even = __dadd_rn(even, square_of(from[i]));
+            odd = __dadd_rn(odd, square_of(from[i + 1]));
+        }
+    } else {
+        for (int64_t i = begin + PER_LANE * lane; i < end; i += SUMS) {
+            even = __dadd_rn(even, square_of(g[i]));
+            odd = __dadd_rn(odd, i + 1 < end ? square_of(g[i + 1]) : 0);
+        }
     }
     double sum = join(even, odd);
     if (lane == 0) {

@@ -1,7 +1,7 @@
 /* recorder.c - when the parts of a step ran, and run.yaml. See ferry.h and schemas/run.md.
  *
- * A stamp takes a GPU about a microsecond. So each step records a share of its parts only, every STRIDE-th, and the
- * next step the ones beside them; the first compute part is in all.
+ * A stamp takes a GPU a few microseconds. So each step records a share of its parts only, every STRIDE-th, and the next
+ * step the ones beside them; the first compute part is in all. The more steps, the smaller the share.
  *
  * Each part of each recorded step has two events of its own, so that nothing is read, and no one waits, while the run
  * goes on. Times in the file count from the start of the step's first compute part: there a step begins for the reader,
@@ -26,7 +26,10 @@ struct ferry_recorder {
     bool *used;          /* begun and ended */
 };
 
-enum { SAMPLES = 4 }; /* of each part, at least, where there are so many steps */
+enum {
+    SAMPLES = 4, /* of each part, at least, where there are so many steps */
+    MOST_STRIDE = 16,
+};
 
 static bool is_recorded(const ferry_recorder *r, int step, int part)
 {
@@ -64,9 +67,9 @@ ferry_status ferry_recorder_open(ferry_device *d, const ferry_part *parts, int c
                               .parts = count,
                               .steps = steps,
                               .first_step = first_step,
-                              .stride = steps >= 4 * SAMPLES   ? 4
-                                        : steps >= 2 * SAMPLES ? 2
-                                                               : 1,
+                              .stride = steps < 2 * SAMPLES               ? 1
+                                        : steps < MOST_STRIDE * SAMPLES ? steps / SAMPLES
+                                                                          : MOST_STRIDE,
                               .zero = zero,
                               .now = -1};
         r->event = calloc(2 * all, sizeof(ferry_event *));

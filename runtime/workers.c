@@ -15,7 +15,7 @@
 
 enum {
     MAX_WORKERS = 32,
-    SPIN_NS = 60000,
+    SPIN_NS = 100000,
     SPINS = 64, /* between two looks at the clock */
 };
 
@@ -176,7 +176,9 @@ ferry_status ferryi_workers_open(ferryi_workers **out)
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
     int error = 0;
-    for (int wanted = processors() - 1; w->threads < wanted && error == 0;) {
+    int wanted = processors() - 1;
+    wanted -= wanted >= 3; /* one is left to the thread that enqueues: whoever waits for its processor holds all others up */
+    while (w->threads < wanted && error == 0) {
         error = pthread_create(&w->thread[w->threads], NULL, run_worker, w);
         if (error == 0) {
             pthread_setname_np(w->thread[w->threads++], "ferry worker");

@@ -6,8 +6,8 @@
 
 typedef struct ferryi_workers ferryi_workers;
 
-/* As many threads as this process may use processors, the caller of `run` among them, but at most 32: memory is the
- * limit before that. FERRY_FAILED: threads or memory. */
+/* As many threads as this process may use processors, less one of four and more, the caller of `run` among them, but at most
+ * 32: memory is the limit before that. FERRY_FAILED: threads or memory. */
 ferry_status ferryi_workers_open(ferryi_workers **out);
 void ferryi_workers_close(ferryi_workers *w); /* NULL is allowed */
 int ferryi_workers_count(const ferryi_workers *w);

@@ -205,7 +205,7 @@ static ferry_status train(const options *o, schedule *s, ferry_data *data, ferry
 /* Some steps of the steady state: the first three are left out where there are enough. */
 static ferry_status record(const options *o, schedule *s)
 {
-    enum { WARM_UP = 3, MOST = 16 };
+    enum { WARM_UP = 3, MOST = 32 };
     const int64_t done = schedule_steps(s), left = o->steps - done;
     if (left < 2) {
         fprintf(stderr, "trainer: --record needs 2 steps or more, %lld are left; see --steps\n", (long long)left);
