@@ -77,6 +77,20 @@ make_data() { # $work/data: bytes of a text as tokens
     PATH="$work:$PATH" bytes_to_tokens "$source/examples/gpt2/text.txt" "$work/data/tokens.bin" >/dev/null
 }
 
+# A run of which some step took an eighth longer than another is made again, once: other users of the machine's memory show so.
+# The calmer of the two counts.
+train_calmly() { # NAME
+    local name=$1 last=9999 now
+    for try in 1 2; do
+        timeout 150 "$work/$name/trainer" --device $device --data "$work/data" --steps $steps --lr 1e-4 --log "$out/$name.jsonl" \
+            --record "$work/$name.run.yaml" >"$out/$name.txt" 2>&1 || return 1
+        now=$(awk -F'[:,{} ]+' '/^iteration/ {printf "%d", 1000 * $9 / $7}' "$work/$name.run.yaml")
+        [ "$now" -lt $last ] && cp "$work/$name.run.yaml" "$out/$name.run.yaml" && last=$now
+        [ $last -gt 1125 ] || return 0
+    done
+    say "$name: noisy, the longest step takes $((last / 10)) % of the shortest"
+}
+
 device_used() { nvidia-smi --query-gpu=memory.used --format=csv,noheader,nounits 2>/dev/null | head -n 1 | grep . || echo 0; }
 
 # ---- parts -----------------------------------------------------------------------------------------------------------
@@ -181,17 +195,15 @@ part_model() { # MODEL PRECISION
     wait
     say "$key: planned and built"
     for a in $algorithms; do
-        local name=$key-${a/:/-} code=0
+        local name=$key-${a/:/-}
         if [ ! -e "$work/$name.ready" ]; then
             failed "$name: $(tail -n 2 "$work/$name.err")"
             continue
         fi
-        timeout 150 "$work/$name/trainer" --device $device --data "$data" --steps $steps --lr 1e-4 --log "$out/$name.jsonl" \
-            --record "$out/$name.run.yaml" >"$out/$name.txt" 2>&1 || code=$?
-        if [ $code -ne 0 ]; then
-            failed "$name: exit $code: $(tail -n 2 "$out/$name.txt")"
+        train_calmly "$name" || {
+            failed "$name: $(tail -n 2 "$out/$name.txt")"
             continue
-        fi
+        }
         awk -v a="$a" -v predicted="$(json iteration_ns "$work/$name.json")" -v compute="$(json compute_ns "$work/$name.json")" \
             -v peak="$(json peak_bytes "$work/$name.json")" -v loss="$(tail -n 1 "$out/$name.jsonl" | sed 's/.*"loss": *\([^,]*\).*/\1/')" \
             -v bound="$(json bound_ns "$work/$name.json")" -F'[:,{} ]+' '
@@ -224,7 +236,7 @@ part_model() { # MODEL PRECISION
 part_torch() {
     local python=${PYTHON:-python3}
     "$python" -c 'import torch, transformers' 2>/dev/null || { say "torch: skipped, $python has no PyTorch with transformers"; return; }
-    timeout ${TORCH_SECONDS:-240} "$python" "$here/torch_peer.py" --batch $batch --seq $seq ${TORCH_MODELS:-bert-base bert-large gpt2-medium llama-1b} \
+    timeout ${TORCH_SECONDS:-240} "$python" "$here/torch_peer.py" --batch $batch --seq $seq ${TORCH_MODELS:-bert-base roberta-base bert-large gpt2-medium llama-1b} \
         --compile ${TORCH_COMPILE:-bert-base} \
         >"$out/torch.tsv" 2>"$out/torch.txt" || say "torch: stopped early, see torch.txt"
     cat "$out/torch.tsv"
