@@ -41,6 +41,7 @@ typedef struct Sim {
     int left[RING];                                /* steps of an iteration that are not over */
     int over;                                      /* iterations that are over, all before included */
     Running run[STREAM_COUNT];
+    int64_t *extra_ns;      /* by step: what its waits and its event take the GPU */
     int64_t *start, *end;   /* RING times n_step */
     int rate[MASKS][MASKS]; /* of a step with the first mask while others with the second run */
 } Sim;
@@ -92,6 +93,29 @@ static Status make_rates(Diag *d, Sim *x, const DeviceFacts *f, bool contention)
     return ST_OK;
 }
 
+static bool on_gpu(StepStream t)
+{
+    return t == STREAM_COMPUTE || t == STREAM_LOAD || t == STREAM_STORE;
+}
+
+/* A stream of a GPU does nothing else while it waits, however short, and while it tells that a step is over. */
+static void add_synchronization(Sim *x, const DeviceFacts *f)
+{
+    const StepList *s = x->s;
+    for (int i = 0; i < s->n_step; i++)
+        for (int k = 0; k < s->step[i].n_wait; k++) {
+            int other = s->step[i].wait[k].step;
+            if (on_gpu(s->step[other].stream))
+                x->extra_ns[other] = -1; /* has an event */
+        }
+    for (int i = 0; i < s->n_step; i++) {
+        int64_t ns = x->extra_ns[i] < 0 ? f->record_ns : 0;
+        for (int k = 0; k < s->step[i].n_wait && on_gpu(s->step[i].stream); k++)
+            ns += on_gpu(s->step[s->step[i].wait[k].step].stream) ? f->wait_ns : f->wait_update_ns;
+        x->extra_ns[i] = ns;
+    }
+}
+
 static bool stream_can_start(const Sim *x, int t)
 {
     const StepList *s = x->s;
@@ -141,7 +165,7 @@ static void start_steps(Sim *x)
             while (x->over == over && stream_can_start(x, t)) {
                 int step = x->queue[x->first[t] + x->at[t]];
                 x->run[t].step = step;
-                x->run[t].work = s->step[step].duration_ns * TICKS_PER_NS * 1000;
+                x->run[t].work = (s->step[step].duration_ns + x->extra_ns[step]) * TICKS_PER_NS * 1000;
                 x->start[(size_t)(x->iteration[t] % RING) * (size_t)s->n_step + (size_t)step] = x->now;
                 changed = true;
                 if (x->run[t].work > 0)
@@ -309,7 +333,7 @@ Status simulate(Diag *d, Arena *a, const StepList *s, const DeviceFacts *f, bool
         *out = result;
         return ST_OK;
     }
-    int64_t *times = base_alloc(2 * RING * n * sizeof *times);
+    int64_t *times = base_alloc((2 * RING + 1) * n * sizeof *times);
     int *ints = base_alloc(3 * n * sizeof *ints);
     Status status = ST_OK;
     if (!times || !ints) {
@@ -317,6 +341,7 @@ Status simulate(Diag *d, Arena *a, const StepList *s, const DeviceFacts *f, bool
     } else {
         x.start = times;
         x.end = times + RING * n;
+        x.extra_ns = times + 2 * RING * n;
         x.queue = ints;
         x.ended = ints + n;
         x.hosts_before = ints + 2 * n;
@@ -335,6 +360,8 @@ Status simulate(Diag *d, Arena *a, const StepList *s, const DeviceFacts *f, bool
         x.first[STREAM_COUNT] = filled;
         for (int r = 0; r < RING; r++)
             x.left[r] = s->n_step;
+        if (contention)
+            add_synchronization(&x, f);
         status = run(d, &x, &result);
     }
     base_free(times);

@@ -1,5 +1,6 @@
 /* bench.c - the measuring bench: opens and closes it, fills memory, times jobs. */
 #include <errno.h>
+#include <math.h>
 #include <sched.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -17,8 +18,8 @@ Status bench_check(const Bench *b, ferry_status status)
 }
 
 /* An update in training finds parameters and state in memory: the whole model's went through the caches since its last
- * one. Repeated on one unit, it would find them in the caches and be twice as fast. So other memory goes through first,
- * by the same workers. */
+ * one. Repeated on one unit, it would find them in the caches and be twice as fast. So there is memory of twice their size, in
+ * which units lie side by side (host_units.c), or which goes through before a run. */
 static Status make_eviction(Bench *b)
 {
     enum { LEAST = 128 << 20, MOST = 1 << 30, ALIGNED = 4096 };
@@ -109,11 +110,24 @@ static uint64_t next_random(uint64_t *state)
     return z ^ (z >> 31);
 }
 
+static double unit_interval(uint64_t *state)
+{
+    return (double)(next_random(state) >> 11) / 9007199254740992.0;
+}
+
 /* All positive and of one magnitude: no operator of a model makes a NaN, an infinity or a denormal of these in a few
  * steps, and those would be slower (or faster) than what training sees. */
 static double small_number(uint64_t *state)
 {
-    return 0.02 + 0.04 * (double)(next_random(state) >> 11) / 9007199254740992.0;
+    return 0.02 + 0.04 * unit_interval(state);
+}
+
+/* Ids are distributed as words are in a text, after Zipf: the n-th is drawn about 1/n times as often as the first. An
+ * embedding's gradient takes longer where many ids are equal. */
+static uint64_t word(uint64_t *state, uint64_t bound)
+{
+    uint64_t value = (uint64_t)exp(unit_interval(state) * log((double)bound + 1)) - 1;
+    return value < bound ? value : bound - 1;
 }
 
 static bool is_integer(ferry_dtype t)
@@ -143,7 +157,7 @@ static Status fill_tile(Bench *b, ferry_dtype t, int64_t count, int64_t limit)
             uint64_t bound = (uint64_t)clamp_limit(t, limit);
             for (int64_t i = 0; i < n; i++) {
                 /* little-endian: the low bytes are the number in any width */
-                uint64_t value = next_random(&state) % bound;
+                uint64_t value = bound > 2 ? word(&state, bound) : next_random(&state) % bound;
                 memcpy(to + i * bytes, &value, (size_t)bytes);
             }
         } else {

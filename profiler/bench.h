@@ -39,7 +39,7 @@ typedef struct Bench {
     int done, total;  /* progress */
     bool on_gpu;
     ferry_event *open; /* the gate of a GPU's streams */
-    char *evict;       /* pinned; NULL on the host */
+    char *evict;       /* pinned, larger than the caches; NULL on the host */
     int64_t evict_bytes;
     bool cold;                                   /* evict the caches before each run on the update stream */
     GpuTrace *trace;                             /* of a GPU; NULL on the host */
@@ -82,6 +82,8 @@ Status bench_together(Bench *b, const BenchLane *lane, int count, int64_t *overl
 Status bench_warm_up(Bench *b);
 /* A GPU: records from here on, first of the gap between kernels. CUPTI slows every later call into CUDA down. */
 Status bench_start_trace(Bench *b);
+/* A GPU, before the trace: what an event and waits take its streams. */
+Status bench_synchronization(Bench *b, DeviceFacts *f);
 /* A GPU, before the trace: forward and backward once with everything in device memory, as enqueued without a gate.
  * *ns = -1 when that is more than `memory_bytes`. enqueue_ns: by segment and phase (2 * segment + phase), what the
  * calls took the CPU; when the GPU's queue is full this is the GPU's time. */

@@ -66,6 +66,77 @@ Status bench_warm_up(Bench *b)
     return ST_OK;
 }
 
+/* ---- events and waits
+ * ---------------------------------------------------------------------------------------------------- */
+
+typedef enum SyncKind { SYNC_NONE, SYNC_RECORD, SYNC_WAIT } SyncKind;
+
+typedef struct SyncJob {
+    SyncKind kind;
+    ferry_event *event;
+} SyncJob;
+
+/* Small kernels, an event or a wait after each. */
+static Status kernels_between(Bench *b, ferry_stream *s, void *context)
+{
+    const SyncJob *job = context;
+    const ferry_kernel fill = {
+        .op = FERRY_OP_FILL, .dtype = b->graph->precision, .n = 64, .arg = {ferry_pool_at(b->pool, 0)}};
+    for (int i = 0; i < GAP_CALLS; i++) {
+        TRY_FERRY(b, ferry_launch(s, &fill));
+        if (job->kind == SYNC_RECORD)
+            TRY_FERRY(b, ferry_event_record(s, job->event));
+        else if (job->kind == SYNC_WAIT)
+            TRY_FERRY(b, ferry_stream_wait(s, job->event));
+    }
+    return ST_OK;
+}
+
+static Status record_only(Bench *b, ferry_stream *s, void *context)
+{
+    const SyncJob *job = context;
+    return bench_check(b, ferry_event_record(s, job->event));
+}
+
+/* Of all kernels. */
+static Status time_kernels_between(Bench *b, SyncKind kind, ferry_stream_kind other, int64_t *ns)
+{
+    enum { TIMES = 9 };
+    SyncJob job = {.kind = kind};
+    int64_t sample[TIMES], outside;
+    TRY_FERRY(b, ferry_event_open(b->device, &job.event));
+    const BenchLane lane[] = {{other, record_only, &job}, {FERRY_STREAM_COMPUTE, kernels_between, &job}};
+    Status status = ST_OK;
+    for (int i = -1; i < TIMES && status == ST_OK; i++) { /* one to warm up */
+        int64_t from, to;
+        status = bench_together(b, lane, 2, &from, &outside);
+        if (status == ST_OK)
+            status = bench_check(b, ferry_event_time_ns(b->start[FERRY_STREAM_COMPUTE], &from));
+        if (status == ST_OK)
+            status = bench_check(b, ferry_event_time_ns(b->end[FERRY_STREAM_COMPUTE], &to));
+        if (status == ST_OK && i >= 0)
+            sample[i] = to - from;
+    }
+    ferry_event_close(job.event);
+    if (status == ST_OK)
+        *ns = timing_of(sample, TIMES).median_ns;
+    return status;
+}
+
+Status bench_synchronization(Bench *b, DeviceFacts *f)
+{
+    int64_t none, record, wait, update;
+    b->what = "events and waits";
+    TRY(time_kernels_between(b, SYNC_NONE, FERRY_STREAM_LOAD, &none));
+    TRY(time_kernels_between(b, SYNC_RECORD, FERRY_STREAM_LOAD, &record));
+    TRY(time_kernels_between(b, SYNC_WAIT, FERRY_STREAM_LOAD, &wait));
+    TRY(time_kernels_between(b, SYNC_WAIT, FERRY_STREAM_UPDATE, &update));
+    f->record_ns = record > none ? (record - none) / GAP_CALLS : 0;
+    f->wait_ns = wait > none ? (wait - none) / GAP_CALLS : 0;
+    f->wait_update_ns = update > none ? (update - none) / GAP_CALLS : 0;
+    return ST_OK;
+}
+
 Status bench_start_trace(Bench *b)
 {
     b->what = "the gap between kernels";

@@ -218,13 +218,23 @@ void gpu_trace_close(GpuTrace *t)
 
 Status gpu_trace_start(GpuTrace *t)
 {
+    if (t->on) /* what ran since the last one */
+        TRY(check(t, t->cuptiActivityFlushAll(CUPTI_ACTIVITY_FLAG_FLUSH_FORCED), "reading records"));
     pthread_mutex_lock(&t->lock);
     t->call.count = t->activity.count = 0;
     t->dropped = 0;
     pthread_mutex_unlock(&t->lock);
-    t->on = true;
-    for (int i = 0; i < RECORDED_KINDS; i++)
+    for (int i = 0; i < RECORDED_KINDS && !t->on; i++)
         TRY(check(t, t->cuptiActivityEnable(recorded_kinds[i]), "starting to record"));
+    t->on = true;
+    return ST_OK;
+}
+
+Status gpu_trace_stop(GpuTrace *t)
+{
+    for (int i = 0; i < RECORDED_KINDS && t->on; i++)
+        TRY(check(t, t->cuptiActivityDisable(recorded_kinds[i]), "ending the record"));
+    t->on = false;
     return ST_OK;
 }
 
@@ -282,9 +292,6 @@ Status gpu_trace_collect(GpuTrace *t, GpuRun *run, int count)
 {
     memset(run, 0, (size_t)count * sizeof *run);
     TRY(check(t, t->cuptiActivityFlushAll(CUPTI_ACTIVITY_FLAG_FLUSH_FORCED), "reading records"));
-    for (int i = 0; i < RECORDED_KINDS; i++)
-        TRY(check(t, t->cuptiActivityDisable(recorded_kinds[i]), "ending the record"));
-    t->on = false;
     pthread_mutex_lock(&t->lock);
     Status status = sum_up(t, run, count);
     pthread_mutex_unlock(&t->lock);

@@ -49,6 +49,7 @@ static Status read_facts(Diag *d, Arena *a, const YamlNode *root, DeviceFacts *f
     TRY(facts_check(d, root, f));
     TRY(read_optional(d, root, "scratch_bytes", 0, PROFILE_MAX_BYTES, 0, &f->scratch_bytes));
     TRY(yaml_get_int(d, root, "alloc_ns", 0, PROFILE_MAX_NS, &f->alloc_ns));
+    TRY(sync_read(d, root, f));
     TRY(rates_read(d, root, "rate_permille", f->rate_permille));
     return together_read(d, root, "rate_together", f->rate_together);
 }
@@ -138,6 +139,9 @@ Status device_model_parse(Diag *d, Arena *a, const char *name, const char *text,
                                        "cpu",
                                        "rate_permille",
                                        "rate_together",
+                                       "record_ns",
+                                       "wait_ns",
+                                       "wait_update_ns",
                                        NULL};
     *out = NULL;
     DeviceModel *m = ARENA_NEW(a, DeviceModel, 1);

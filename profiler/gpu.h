@@ -19,8 +19,9 @@ typedef struct GpuTrace GpuTrace;
 /* One at a time. ST_FAILED names the library and what is wrong with it. Recording is off. */
 Status gpu_trace_open(Diag *d, GpuTrace **out);
 void gpu_trace_close(GpuTrace *t); /* NULL is allowed */
-/* Starts to record, forgetting what was; collect stops. */
+/* Starts to record, or goes on, and forgets what was. Recording goes on until stop: to begin and to end it takes long. */
 Status gpu_trace_start(GpuTrace *t);
+Status gpu_trace_stop(GpuTrace *t);
 /* Calls between these belong to the run of this number, from 0. */
 Status gpu_trace_run(GpuTrace *t, int number);
 Status gpu_trace_run_end(GpuTrace *t);

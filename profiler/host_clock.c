@@ -468,6 +468,7 @@ static Status time_whole(Clock *c)
     if (!c->enqueue_ns)
         return diag_oom(b->diag);
     TRY(bench_warm_up(b));
+    TRY(bench_synchronization(b, &c->profile->device));
     TRY(gpu_describe(b->diag, b->options->device, name, sizeof name, &left));
     return bench_whole_step(b, c->limit, left - SPARE_BYTES, &c->whole_ns, c->enqueue_ns);
 }

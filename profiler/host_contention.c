@@ -235,11 +235,11 @@ static Status measure_set(Bench *b, ClassJob job[LINK_CLASS_COUNT], unsigned set
         }
         rate[a] = (int)t.median_ns;
         text_add(&line, "%s%s %d (spread %d)", line.size ? ", " : "", link_class_name[a], rate[a], (int)t.spread_ns);
-        if (b->on_gpu && !b->options->progress && t.spread_ns * 1000 > rate[a] * (int64_t)FAR_PERMILLE)
+        if (b->on_gpu && b->options->progress && t.spread_ns * 1000 > rate[a] * (int64_t)FAR_PERMILLE)
             diag_warn(b->diag, "the speed of %s varies by %d of %d thousandths while %s run: was there other work?",
                       link_class_name[a], (int)t.spread_ns, rate[a], name);
     }
-    if (b->on_gpu && !b->options->progress && !line.failed)
+    if (b->on_gpu && b->options->progress && !line.failed)
         diag_note(b->diag, "contention, thousandths of the speed alone: %.*s", (int)line.size, line.at);
     text_free(&line);
     return ST_OK;
@@ -248,6 +248,8 @@ static Status measure_set(Bench *b, ClassJob job[LINK_CLASS_COUNT], unsigned set
 static Status measure_rates(Bench *b, ClassJob job[LINK_CLASS_COUNT], DeviceFacts *f)
 {
     TRY(measure_lengths(b, job));
+    if (b->trace)
+        TRY(gpu_trace_stop(b->trace)); /* sets are timed by events */
     for (int i = 0; i < LINK_CLASS_COUNT; i++)
         for (int k = 0; k < LINK_CLASS_COUNT; k++)
             f->rate_permille[i][k] = 1000;

@@ -1,7 +1,8 @@
 /* host_units.c - units and the edges of a step on the host: loads, stores, norms, updates; inputs, loss, clipping.
  *
  * A unit is one run of calls in parameter order, as an emitted schedule makes them. Frozen parameters are only loaded.
- */
+ * Beside a GPU, norms and updates of several copies of a unit follow each other, as those of units do in training: what one
+ * leaves in the caches is written to memory during the next. */
 #include "profiler/bench.h"
 
 typedef struct UnitJob {
@@ -12,6 +13,8 @@ typedef struct UnitJob {
     int64_t ratio;       /* of the two types' sizes */
     char *device;
     double *sum;
+    /* copies of the host's part, side by side: how many, in a run, and the next one */
+    int64_t copy_bytes, copies, in_run, turn;
 } UnitJob;
 
 typedef Status ParamWork(Bench *b, ferry_stream *s, const UnitJob *job, const Param *p, int index, int64_t at);
@@ -78,6 +81,76 @@ static Status update_unit(Bench *b, ferry_stream *s, void *job)
     return each_param(b, s, job, true, update_param);
 }
 
+/* ---- norms and updates on the CPU
+ * ------------------------------------------------------------------------------------- */
+
+/* The same with the host's part at another place. */
+static UnitJob moved(const UnitJob *job, char *place)
+{
+    UnitJob out = *job;
+    out.param = place;
+    out.grad = place + (job->grad - job->param);
+    for (int i = 0; i < 3; i++)
+        out.wide[i] = job->wide[i] ? place + (job->wide[i] - job->param) : NULL;
+    return out;
+}
+
+static Status each_copy(Bench *b, ferry_stream *s, UnitJob *job, ParamWork *work)
+{
+    for (int64_t i = 0; i < job->in_run; i++) {
+        UnitJob one = moved(job, job->param + job->turn * job->copy_bytes);
+        job->turn = (job->turn + 1) % job->copies;
+        TRY(each_param(b, s, &one, true, work));
+    }
+    return ST_OK;
+}
+
+static Status norm_copies(Bench *b, ferry_stream *s, void *job)
+{
+    return each_copy(b, s, job, norm_gradient);
+}
+
+static Status update_copies(Bench *b, ferry_stream *s, void *job)
+{
+    return each_copy(b, s, job, update_param);
+}
+
+static Status fill_host(Bench *b, const UnitJob *job, int64_t elements)
+{
+    const int wide = job->wide[2] ? 3 : 2;
+    TRY(bench_fill(b, job->param, false, b->graph->precision, elements, 0));
+    TRY(bench_fill(b, job->grad, false, b->graph->precision, elements, 0));
+    for (int i = 0; i < wide; i++)
+        TRY(bench_fill(b, job->wide[i], false, graph_wide_dtype(b->graph), elements, 0));
+    return ST_OK;
+}
+
+/* A unit that does not fit twice into the memory for it is larger than the caches. */
+static Status time_on_cpu(Bench *b, const UnitJob *one, int64_t elements, Timing timing[UNIT_TIMINGS])
+{
+    enum { PAGE = 4096, MOST_COPIES = 1024, MOST_IN_RUN = 64 };
+    UnitJob job = *one;
+    const int64_t bytes = (job.copy_bytes + PAGE - 1) / PAGE * PAGE;
+    job.copies = job.in_run = 1;
+    if (b->on_gpu && 2 * bytes <= b->evict_bytes) {
+        job.copies = b->evict_bytes / bytes < MOST_COPIES ? b->evict_bytes / bytes : MOST_COPIES;
+        job.in_run = job.copies < MOST_IN_RUN ? job.copies : MOST_IN_RUN;
+        job.copy_bytes = bytes;
+        job = moved(&job, b->evict);
+        for (int64_t i = 0; i < job.copies; i++) {
+            UnitJob copy = moved(&job, b->evict + i * bytes);
+            TRY(fill_host(b, &copy, elements));
+        }
+    }
+    TRY(bench_time(b, FERRY_STREAM_UPDATE, norm_copies, &job, &timing[2]));
+    TRY(bench_time(b, FERRY_STREAM_UPDATE, update_copies, &job, &timing[3]));
+    for (int i = 2; i < 4; i++) {
+        timing[i].median_ns = timing[i].median_ns / job.in_run > 0 ? timing[i].median_ns / job.in_run : 1;
+        timing[i].spread_ns /= job.in_run;
+    }
+    return ST_OK;
+}
+
 /* Norm and update by kernels, in a pool of their own. */
 static Status time_resident(Bench *b, const UnitJob *on_host, int64_t elements, Timing timing[UNIT_TIMINGS])
 {
@@ -104,22 +177,14 @@ static Status time_resident(Bench *b, const UnitJob *on_host, int64_t elements, 
 
 static Status time_unit(Bench *b, UnitJob *job, int64_t elements, Timing timing[UNIT_TIMINGS])
 {
-    const int wide = job->wide[2] ? 3 : 2;
-    TRY(bench_fill(b, job->param, false, b->graph->precision, elements, 0));
-    TRY(bench_fill(b, job->grad, false, b->graph->precision, elements, 0));
-    for (int i = 0; i < wide; i++)
-        TRY(bench_fill(b, job->wide[i], false, graph_wide_dtype(b->graph), elements, 0));
+    TRY(fill_host(b, job, elements));
     TRY(bench_fill(b, job->device, true, b->graph->precision, elements, 0));
     TRY(bench_time(b, FERRY_STREAM_LOAD, load_unit, job, &timing[0]));
     if (job->unit->grad_bytes == 0)
         return ST_OK;
     TRY(bench_time(b, FERRY_STREAM_STORE, store_unit, job, &timing[1]));
-    b->cold = b->on_gpu;
-    Status status = bench_time(b, FERRY_STREAM_UPDATE, norm_unit, job, &timing[2]);
-    if (status == ST_OK)
-        status = bench_time(b, FERRY_STREAM_UPDATE, update_unit, job, &timing[3]);
-    b->cold = false;
-    return status == ST_OK ? time_resident(b, job, elements, timing) : status;
+    TRY(time_on_cpu(b, job, elements, timing));
+    return time_resident(b, job, elements, timing);
 }
 
 Status host_unit(Bench *b, const Unit *u, Timing timing[UNIT_TIMINGS])
@@ -142,7 +207,8 @@ Status host_unit(Bench *b, const Unit *u, Timing timing[UNIT_TIMINGS])
                        .grad = (char *)pinned + bytes,
                        .ratio = ratio,
                        .device = ferry_pool_at(b->pool, 0),
-                       .sum = sum};
+                       .sum = sum,
+                       .copy_bytes = all};
         for (int i = 0; i < (ratio > 1 ? 3 : 2); i++)
             job.wide[i] = (char *)pinned + (2 + i * ratio) * bytes;
         status = time_unit(b, &job, bytes / element, timing);

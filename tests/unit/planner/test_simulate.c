@@ -279,6 +279,45 @@ static void test_measured_together(void **state)
     arena_close(a);
 }
 
+/* Events and waits take the streams of a GPU time, with contention; the update's stream none. */
+static void test_synchronization(void **state)
+{
+    (void)state;
+    Arena *a = arena_open();
+    Diag d = {0};
+    DeviceFacts f = facts();
+    f.record_ns = 3;
+    f.wait_ns = 5;
+    f.wait_update_ns = 7;
+    StepList *s = ARENA_NEW(a, StepList, 1);
+    s->n_step = 4;
+    s->step = ARENA_NEW(a, Step, 4);
+    Wait waits[4] = {{0, 0}, {1, 0}, {2, 0}, {3, 0}};
+    static const StepStream stream[] = {STREAM_LOAD, STREAM_COMPUTE, STREAM_UPDATE, STREAM_COMPUTE};
+    for (int i = 0; i < 4; i++)
+        s->step[i] = (Step){.kind = STEP_KERNEL,
+                            .stream = stream[i],
+                            .unit = -1,
+                            .segment = -1,
+                            .duration_ns = 100,
+                            .n_wait = i > 0,
+                            .wait = i > 0 ? &waits[i - 1] : NULL};
+    Wait back = {3, 1};
+    s->step[0].wait = &back;
+    s->step[0].n_wait = 1;
+    Timeline t;
+    assert_int_equal(simulate(&d, a, s, &f, true, &t), ST_OK);
+    assert_true(t.steady);
+    assert_int_equal(t.end_ns[0], 108);       /* a wait for COMPUTE, an event */
+    assert_int_equal(t.end_ns[1], 108 + 108); /* the same with LOAD */
+    assert_int_equal(t.end_ns[2], 216 + 100);
+    assert_int_equal(t.end_ns[3], 316 + 110); /* a wait for the update, an event */
+    assert_int_equal(t.period_ns, 426);
+    assert_int_equal(simulate(&d, a, s, &f, false, &t), ST_OK);
+    assert_int_equal(t.period_ns, 400);
+    arena_close(a);
+}
+
 static void test_errors(void **state)
 {
     (void)state;
@@ -320,6 +359,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_longest_path),      cmocka_unit_test(test_contention_by_hand),
         cmocka_unit_test(test_measured_together),
+        cmocka_unit_test(test_synchronization),
         cmocka_unit_test(test_three_at_once),     cmocka_unit_test(test_cycle_of_two),
         cmocka_unit_test(test_queues_are_finite), cmocka_unit_test(test_errors),
     };

@@ -25,6 +25,8 @@ static Profile *full_profile(Arena *a, const char *model_path)
                                 .precision = FERRY_F64};
     p->layer[0].fp[ON_HOST].spread_ns = 77;
     p->device.scratch_bytes = 77;
+    p->device.record_ns = 1700;
+    p->device.wait_update_ns = 900;
     int *together = p->device.rate_together[1 << LINK_H2D | 1 << LINK_D2H | 1 << LINK_UPDATE];
     together[LINK_H2D] = 610;
     together[LINK_D2H] = 870;
@@ -119,6 +121,9 @@ static void round_trip(void **state)
     assert_int_equal(q->options.precision, FERRY_F64);
     assert_int_equal(q->device.chunk_bytes, 4096);
     assert_int_equal(q->device.scratch_bytes, 77);
+    assert_int_equal(q->device.record_ns, 1700);
+    assert_int_equal(q->device.wait_ns, 0);
+    assert_int_equal(q->device.wait_update_ns, 900);
     assert_memory_equal(q->device.rate_permille, p->device.rate_permille, sizeof p->device.rate_permille);
     assert_memory_equal(q->device.rate_together, p->device.rate_together, sizeof p->device.rate_together);
     test_folder_remove(a, folder);
@@ -210,6 +215,7 @@ static void wrong_files(void **state)
     refused("    h2d:", "dha_read: 90", "dha_read: 1001", "dha_read");
     refused("rate_together:", "{h2d: 610, ", "{", "names 2 classes");
     refused("rate_together:", "d2h: 870", "d2h: 0", "d2h");
+    refused("device:", "record_ns: 1700", "record_ns: -1", "record_ns");
     refused("rate_together:", "d2h: 870", "d3h: 870", "unknown key");
     refused("rate_together:", "\n    - {h2d: 610, d2h: 870, update: 620}",
             " [{h2d: 610, d2h: 870, update: 620}, {h2d: 1, d2h: 1, update: 1}]", "twice");
