@@ -42,6 +42,8 @@ typedef struct Sim {
     int over;                                      /* iterations that are over, all before included */
     Running run[STREAM_COUNT];
     int64_t *extra_ns;      /* by step: what its waits and its event take the GPU */
+    int64_t signal, signal_update; /* ticks from the end of a step until another stream knows of it */
+    int64_t known[STREAM_COUNT];   /* when this stream knows that it can start its next step; 0: it does not depend on that */
     int64_t *start, *end;   /* RING times n_step */
     int rate[MASKS][MASKS]; /* of a step with the first mask while others with the second run */
 } Sim;
@@ -116,10 +118,19 @@ static void add_synchronization(Sim *x, const DeviceFacts *f)
     }
 }
 
-static bool stream_can_start(const Sim *x, int t)
+/* Until stream t knows of the end of a step of another one. The thread that enqueues is no part of the loop's pace. */
+static int64_t signal_between(const Sim *x, StepStream from, int t)
+{
+    if (t == STREAM_HOST)
+        return 0;
+    return on_gpu(from) && on_gpu((StepStream)t) ? x->signal : x->signal_update;
+}
+
+static bool stream_can_start(Sim *x, int t)
 {
     const StepList *s = x->s;
     int count = x->first[t + 1] - x->first[t], hosts = x->first[STREAM_HOST + 1] - x->first[STREAM_HOST];
+    x->known[t] = 0;
     if (count == 0 || x->run[t].step >= 0)
         return false;
     int it = x->iteration[t], step = x->queue[x->first[t] + x->at[t]];
@@ -130,10 +141,19 @@ static bool stream_can_start(const Sim *x, int t)
     if (t != STREAM_HOST &&
         (int64_t)x->iteration[STREAM_HOST] * hosts + x->at[STREAM_HOST] < (int64_t)it * hosts + x->hosts_before[step])
         return false;
-    for (int k = 0; k < p->n_wait; k++)
-        if (x->ended[p->wait[k].step] < it - p->wait[k].distance + 1)
+    int64_t known = 0;
+    for (int k = 0; k < p->n_wait; k++) {
+        int other = p->wait[k].step, of = it - p->wait[k].distance;
+        if (x->ended[other] < of + 1)
             return false;
-    return true;
+        if (of < 0)
+            continue;
+        int64_t at = x->end[(size_t)(of % RING) * (size_t)s->n_step + (size_t)other] +
+                     signal_between(x, s->step[other].stream, t);
+        known = at > known ? at : known;
+    }
+    x->known[t] = known > x->now ? known : 0;
+    return known <= x->now;
 }
 
 static void end_step(Sim *x, int t)
@@ -185,8 +205,11 @@ static bool advance(Sim *x)
     int rate[STREAM_COUNT];
     int64_t ticks = INT64_MAX;
     for (int t = 0; t < STREAM_COUNT; t++) {
-        if (x->run[t].step < 0)
+        if (x->run[t].step < 0) {
+            if (x->known[t] > 0 && x->known[t] - x->now < ticks)
+                ticks = x->known[t] - x->now;
             continue;
+        }
         unsigned others = 0;
         for (int o = 0; o < STREAM_COUNT; o++)
             if (o != t && x->run[o].step >= 0)
@@ -360,8 +383,11 @@ Status simulate(Diag *d, Arena *a, const StepList *s, const DeviceFacts *f, bool
         x.first[STREAM_COUNT] = filled;
         for (int r = 0; r < RING; r++)
             x.left[r] = s->n_step;
-        if (contention)
+        if (contention) {
             add_synchronization(&x, f);
+            x.signal = f->signal_ns * TICKS_PER_NS;
+            x.signal_update = f->signal_update_ns * TICKS_PER_NS;
+        }
         status = run(d, &x, &result);
     }
     base_free(times);

@@ -199,7 +199,8 @@ typedef struct Timeline {
 
 /* needs: steps_time   Streams run their steps in order; a step starts when it is enqueued (all HOST steps before it are over),
  * its stream is free and its waits are over. Running steps progress at their own speed times the contention rate of their
- * class beside all other running classes, or at full speed when contention is off. Integer arithmetic in thousandths of a
+ * class beside all other running classes, with the device's times of events, waits and signals; at full speed and without them
+ * when contention is off. Integer arithmetic in thousandths of a
  * nanosecond; a step ends at the first such tick at which its work is done. No step starts before the iteration four back is
  * over (queues are finite). ST_FAILED: the waits never let some step start. ST_MODEL: a rate outside 1..1000. */
 Status simulate(Diag *d, Arena *a, const StepList *s, const DeviceFacts *f, bool contention, Timeline *out);

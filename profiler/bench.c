@@ -359,6 +359,8 @@ Status bench_once(Bench *b, ferry_stream_kind kind, BenchJob *job, void *context
     if (b->on_gpu) {
         const BenchLane lane = {kind, job, context};
         int64_t from, to;
+        if (b->before)
+            TRY(b->before(b, context));
         TRY(run_lanes(b, &lane, 1));
         TRY(run_times(b, kind, &from, &to));
         *ns = to > from ? to - from : 1;

@@ -42,6 +42,7 @@ typedef struct Bench {
     char *evict;       /* pinned, larger than the caches; NULL on the host */
     int64_t evict_bytes;
     bool cold;                                   /* evict the caches before each run on the update stream */
+    Status (*before)(struct Bench *b, void *context); /* of a GPU's bench: before each run of one job; NULL: nothing */
     GpuTrace *trace;                             /* of a GPU; NULL on the host */
     int64_t gap_ns;                              /* between two kernels of a GPU */
     GpuRun *run;                                 /* repeats + 1 */

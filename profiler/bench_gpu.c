@@ -69,14 +69,31 @@ Status bench_warm_up(Bench *b)
 /* ---- events and waits
  * ---------------------------------------------------------------------------------------------------- */
 
-typedef enum SyncKind { SYNC_NONE, SYNC_RECORD, SYNC_WAIT } SyncKind;
+typedef enum SyncKind { SYNC_NONE, SYNC_RECORD, SYNC_WAIT, SYNC_ALONE, SYNC_TURNS } SyncKind;
 
 typedef struct SyncJob {
     SyncKind kind;
-    ferry_event *event;
+    ferry_stream_kind other;
+    ferry_event *event, *back;
 } SyncJob;
 
-/* Small kernels, an event or a wait after each. */
+static void nothing(void *arg)
+{
+    (void)arg;
+}
+
+/* Small work on the other stream, and its event. */
+static Status work_there(Bench *b, const SyncJob *job)
+{
+    ferry_stream *s = b->stream[job->other];
+    if (job->other == FERRY_STREAM_UPDATE)
+        TRY_FERRY(b, ferry_stream_call(s, nothing, NULL));
+    else
+        TRY_FERRY(b, ferry_copy_h2d(s, ferry_pool_at(b->pool, BENCH_ALIGNMENT), b->tile, 64));
+    return bench_check(b, ferry_event_record(s, job->back));
+}
+
+/* Small kernels, an event or a wait after each; or both streams record an event each time, alone or in turns. */
 static Status kernels_between(Bench *b, ferry_stream *s, void *context)
 {
     const SyncJob *job = context;
@@ -88,6 +105,14 @@ static Status kernels_between(Bench *b, ferry_stream *s, void *context)
             TRY_FERRY(b, ferry_event_record(s, job->event));
         else if (job->kind == SYNC_WAIT)
             TRY_FERRY(b, ferry_stream_wait(s, job->event));
+        if (job->kind < SYNC_ALONE)
+            continue;
+        TRY_FERRY(b, ferry_event_record(s, job->event));
+        if (job->kind == SYNC_TURNS)
+            TRY_FERRY(b, ferry_stream_wait(b->stream[job->other], job->event));
+        TRY(work_there(b, job));
+        if (job->kind == SYNC_TURNS)
+            TRY_FERRY(b, ferry_stream_wait(s, job->back));
     }
     return ST_OK;
 }
@@ -95,16 +120,17 @@ static Status kernels_between(Bench *b, ferry_stream *s, void *context)
 static Status record_only(Bench *b, ferry_stream *s, void *context)
 {
     const SyncJob *job = context;
-    return bench_check(b, ferry_event_record(s, job->event));
+    return job->kind == SYNC_WAIT ? bench_check(b, ferry_event_record(s, job->event)) : ST_OK;
 }
 
 /* Of all kernels. */
 static Status time_kernels_between(Bench *b, SyncKind kind, ferry_stream_kind other, int64_t *ns)
 {
     enum { TIMES = 9 };
-    SyncJob job = {.kind = kind};
+    SyncJob job = {.kind = kind, .other = other};
     int64_t sample[TIMES], outside;
     TRY_FERRY(b, ferry_event_open(b->device, &job.event));
+    TRY_FERRY(b, ferry_event_open(b->device, &job.back));
     const BenchLane lane[] = {{other, record_only, &job}, {FERRY_STREAM_COMPUTE, kernels_between, &job}};
     Status status = ST_OK;
     for (int i = -1; i < TIMES && status == ST_OK; i++) { /* one to warm up */
@@ -118,9 +144,25 @@ static Status time_kernels_between(Bench *b, SyncKind kind, ferry_stream_kind ot
             sample[i] = to - from;
     }
     ferry_event_close(job.event);
+    ferry_event_close(job.back);
     if (status == ST_OK)
         *ns = timing_of(sample, TIMES).median_ns;
     return status;
+}
+
+static int64_t each_of(int64_t more, int64_t less, int64_t count)
+{
+    return more > less ? (more - less) / count : 0;
+}
+
+/* There and back in each turn. What the other stream does in its turn is a small part of that. */
+static Status measure_signal(Bench *b, ferry_stream_kind other, int64_t *ns)
+{
+    int64_t alone, turns;
+    TRY(time_kernels_between(b, SYNC_ALONE, other, &alone));
+    TRY(time_kernels_between(b, SYNC_TURNS, other, &turns));
+    *ns = each_of(turns, alone, 2 * GAP_CALLS);
+    return ST_OK;
 }
 
 Status bench_synchronization(Bench *b, DeviceFacts *f)
@@ -131,10 +173,11 @@ Status bench_synchronization(Bench *b, DeviceFacts *f)
     TRY(time_kernels_between(b, SYNC_RECORD, FERRY_STREAM_LOAD, &record));
     TRY(time_kernels_between(b, SYNC_WAIT, FERRY_STREAM_LOAD, &wait));
     TRY(time_kernels_between(b, SYNC_WAIT, FERRY_STREAM_UPDATE, &update));
-    f->record_ns = record > none ? (record - none) / GAP_CALLS : 0;
-    f->wait_ns = wait > none ? (wait - none) / GAP_CALLS : 0;
-    f->wait_update_ns = update > none ? (update - none) / GAP_CALLS : 0;
-    return ST_OK;
+    f->record_ns = each_of(record, none, GAP_CALLS);
+    f->wait_ns = each_of(wait, none, GAP_CALLS);
+    f->wait_update_ns = each_of(update, none, GAP_CALLS);
+    TRY(measure_signal(b, FERRY_STREAM_LOAD, &f->signal_ns));
+    return measure_signal(b, FERRY_STREAM_UPDATE, &f->signal_update_ns);
 }
 
 Status bench_start_trace(Bench *b)

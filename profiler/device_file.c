@@ -142,6 +142,8 @@ Status device_model_parse(Diag *d, Arena *a, const char *name, const char *text,
                                        "record_ns",
                                        "wait_ns",
                                        "wait_update_ns",
+                                       "signal_ns",
+                                       "signal_update_ns",
                                        NULL};
     *out = NULL;
     DeviceModel *m = ARENA_NEW(a, DeviceModel, 1);

@@ -22,7 +22,9 @@ enum {
     GPU_BUFFER_MOST = 64 << 20,
     GPU_JOB_MOST = 8,
     GPU_ROWS = 2048,
-    UPDATE_SLICES = 16, /* of the memory that goes through the caches between two updates of the same parameters */
+    /* of the memory that goes through the caches before a place in it is used again: by updates, by copies and kernels */
+    UPDATE_SLICES = 16,
+    SLICES = 4,
     PAIRS = 5, /* samples of a set of two, at most */
     LARGER = 3, /* of a larger one */
     TRIES = 3, /* for each sample, until all overlap */
@@ -35,8 +37,8 @@ typedef struct ClassJob {
     int64_t rows, side;     /* a product of [rows, side] with [side, side] */
     int64_t bytes;          /* copied */
     char *device, *operand; /* buffers of the pool */
-    char *pinned;           /* of this class alone; the update has four parts of it */
-    int64_t part, slices, turn; /* of the update: bytes of a part; slices of it, in turn */
+    char *pinned;           /* of this class alone: slices, used in turn; the update has four parts of it, and slices of each */
+    int64_t part, slices, turn; /* part: bytes of the update's, of a slice of others */
     int64_t repeat;
 } ClassJob;
 
@@ -60,22 +62,26 @@ static ferry_status update_slice(ferry_stream *s, ClassJob *j)
                        slice / (int64_t)ferry_dtype_bytes(j->dtype), adamw);
 }
 
+/* What a model loads and stores is not in the CPU's caches either. */
 static ferry_status call_once(ferry_stream *s, ClassJob *j)
 {
+    if (j->class == LINK_UPDATE)
+        return update_slice(s, j);
+    char *pinned = j->pinned + j->turn * j->part;
+    j->turn = (j->turn + 1) % j->slices;
     int64_t rows_bytes = j->rows * j->side * (int64_t)ferry_dtype_bytes(j->dtype);
     switch (j->class) {
     case LINK_DHA_READ: /* weights in pinned memory */
-        return ferry_linear(s, j->dtype, j->operand + rows_bytes, j->operand, j->pinned, NULL, j->rows, j->side,
+        return ferry_linear(s, j->dtype, j->operand + rows_bytes, j->operand, pinned, NULL, j->rows, j->side,
                             j->side, 0);
     case LINK_DHA_WRITE: /* their gradient in pinned memory */
-        return ferry_linear_dw(s, j->dtype, j->pinned, j->operand, j->operand + rows_bytes, j->rows, j->side, j->side,
+        return ferry_linear_dw(s, j->dtype, pinned, j->operand, j->operand + rows_bytes, j->rows, j->side, j->side,
                                0);
     case LINK_H2D:
-        return ferry_copy_h2d(s, j->device, j->pinned, j->bytes);
+        return ferry_copy_h2d(s, j->device, pinned, j->bytes);
     case LINK_D2H:
-        return ferry_copy_d2h(s, j->pinned, j->device, j->bytes);
+        return ferry_copy_d2h(s, pinned, j->device, j->bytes);
     case LINK_UPDATE:
-        return update_slice(s, j);
     case LINK_CLASS_COUNT:
         break;
     }
@@ -103,7 +109,8 @@ static Status prepare(Bench *b, ClassJob job[LINK_CLASS_COUNT], void **pinned)
     int64_t side = 16;
     while ((side + 16) * (side + 16) * element <= buffer)
         side += 16;
-    int64_t rows = b->on_gpu ? GPU_ROWS : 32, part = side * side * element, blocks = LINK_CLASS_COUNT - 1 + 4;
+    int64_t rows = b->on_gpu ? GPU_ROWS : 32, part = side * side * element, slices = b->on_gpu ? SLICES : 1;
+    int64_t blocks = (LINK_CLASS_COUNT - 1) * slices + 4;
     TRY(bench_pinned(b, blocks * buffer, pinned));
     TRY(bench_fill(b, *pinned, false, t, blocks * buffer / element, 0));
     TRY(bench_fill(b, ferry_pool_at(b->pool, 0), true, t, BUFFERS * buffer / element, 0));
@@ -116,15 +123,16 @@ static Status prepare(Bench *b, ClassJob job[LINK_CLASS_COUNT], void **pinned)
                             .bytes = part,
                             .device = ferry_pool_at(b->pool, device),
                             .operand = ferry_pool_at(b->pool, 0),
-                            .pinned = (char *)*pinned + i * buffer,
+                            .pinned = (char *)*pinned + i * slices * buffer,
                             .part = part,
-                            .slices = 1,
+                            .slices = slices,
                             .repeat = 1};
     }
     if (b->on_gpu) {
         job[LINK_UPDATE].pinned = b->evict;
         job[LINK_UPDATE].part = b->evict_bytes / 4;
         job[LINK_UPDATE].slices = UPDATE_SLICES;
+        memset(b->evict, 0, (size_t)b->evict_bytes); /* what units left there may be subnormal in another type, and slow */
     }
     return ST_OK;
 }

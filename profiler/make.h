@@ -59,7 +59,7 @@ void device_model_text(const DeviceModel *m, Text *to); /* below the header line
 extern const char *const link_class_name[LINK_CLASS_COUNT];
 /* A map of maps of thousandths, 1 to 1000, all classes present. */
 Status rates_read(Diag *d, const YamlNode *map, const char *key, int out[LINK_CLASS_COUNT][LINK_CLASS_COUNT]);
-/* The optional keys record_ns, wait_ns and wait_update_ns. */
+/* The optional keys record_ns, wait_ns, wait_update_ns, signal_ns and signal_update_ns. */
 Status sync_read(Diag *d, const YamlNode *map, DeviceFacts *f);
 /* A list of maps from the classes of a set, three and more, to thousandths; absent: none. */
 Status together_read(Diag *d, const YamlNode *map, const char *key, int out[1 << LINK_CLASS_COUNT][LINK_CLASS_COUNT]);

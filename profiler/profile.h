@@ -51,8 +51,9 @@ typedef struct DeviceFacts {
     int64_t scratch_bytes;      /* device memory that kernels work in, beside the pool; a plan's peak holds it. 0 on the host */
     int64_t alloc_ns;           /* one allocation by a caching allocator, for deepspeed-like */
     /* What a GPU's stream needs to record an event, to wait for one that another stream of the GPU has recorded, and for one of
-     * the CPU's; only the timeline with contention has them. 0 on the host and where nobody knows. */
-    int64_t record_ns, wait_ns, wait_update_ns;
+     * the CPU's; and how long a stream that waits takes to know of the end of a step, between streams of the GPU, and between
+     * one of them and the CPU. Only the timeline with contention has them. 0 on the host and where nobody knows. */
+    int64_t record_ns, wait_ns, wait_update_ns, signal_ns, signal_update_ns;
     /* rate_permille[a][b]: speed of class a, in thousandths of its speed alone, while class b runs as well. */
     int rate_permille[LINK_CLASS_COUNT][LINK_CLASS_COUNT];
     /* rate_together[set][a]: the same while all classes of the set (bits 1 << LinkClass, three and more) run, a among them; 0

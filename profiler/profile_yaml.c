@@ -80,7 +80,8 @@ static void add_model(Text *to, const Profile *p, const char *model_path)
     add_texts(to, "tie", o->n_tie, o->tie);
 }
 
-static const char *const sync_name[] = {"record_ns", "wait_ns", "wait_update_ns"};
+enum { SYNC_TIMES = 5 };
+static const char *const sync_name[SYNC_TIMES] = {"record_ns", "wait_ns", "wait_update_ns", "signal_ns", "signal_update_ns"};
 
 static void together_text(const DeviceFacts *f, const char *indent, Text *to)
 {
@@ -112,8 +113,8 @@ void facts_text(const DeviceFacts *f, const char *indent, Text *to)
     if (f->scratch_bytes > 0)
         text_add(to, "%sscratch_bytes: %lld\n", indent, (long long)f->scratch_bytes);
     text_add(to, "%salloc_ns: %lld\n", indent, (long long)f->alloc_ns);
-    const int64_t sync[] = {f->record_ns, f->wait_ns, f->wait_update_ns};
-    for (int i = 0; i < 3; i++)
+    const int64_t sync[SYNC_TIMES] = {f->record_ns, f->wait_ns, f->wait_update_ns, f->signal_ns, f->signal_update_ns};
+    for (int i = 0; i < SYNC_TIMES; i++)
         if (sync[i] > 0)
             text_add(to, "%s%s: %lld\n", indent, sync_name[i], (long long)sync[i]);
     text_add(to, "%s# speed of each class in thousandths of its speed alone, while another one runs\n", indent);
@@ -335,8 +336,8 @@ Status rates_read(Diag *d, const YamlNode *map, const char *key, int out[LINK_CL
 
 Status sync_read(Diag *d, const YamlNode *map, DeviceFacts *f)
 {
-    int64_t *const to[] = {&f->record_ns, &f->wait_ns, &f->wait_update_ns};
-    for (int i = 0; i < 3; i++)
+    int64_t *const to[SYNC_TIMES] = {&f->record_ns, &f->wait_ns, &f->wait_update_ns, &f->signal_ns, &f->signal_update_ns};
+    for (int i = 0; i < SYNC_TIMES; i++)
         if (yaml_find(map, sync_name[i]))
             TRY(yaml_get_int(d, map, sync_name[i], 0, PROFILE_MAX_NS, to[i]));
     return ST_OK;
@@ -391,7 +392,7 @@ static Status read_device(Diag *d, Arena *a, const YamlNode *root, DeviceFacts *
     static const char *const keys[] = {
         "name",          "memory_bytes", "host_memory_bytes", "chunk_bytes", "alignment_bytes",
         "scratch_bytes", "alloc_ns",     "rate_permille",     "rate_together",
-        "record_ns",     "wait_ns",      "wait_update_ns",    NULL};
+        "record_ns",     "wait_ns",      "wait_update_ns",    "signal_ns",   "signal_update_ns", NULL};
     YamlNode *map;
     TRY(yaml_get(d, root, "device", YAML_MAP, &map));
     TRY(yaml_only_keys(d, map, keys));

@@ -313,8 +313,22 @@ static void test_synchronization(void **state)
     assert_int_equal(t.end_ns[2], 216 + 100);
     assert_int_equal(t.end_ns[3], 316 + 110); /* a wait for the update, an event */
     assert_int_equal(t.period_ns, 426);
+    /* each of the four hands over later: between streams of the GPU, and to the update and back */
+    f.signal_ns = 20;
+    f.signal_update_ns = 30;
+    assert_int_equal(simulate(&d, a, s, &f, true, &t), ST_OK);
+    assert_true(t.steady);
+    assert_int_equal(t.start_ns[1], 108 + 20);
+    assert_int_equal(t.start_ns[2], 236 + 30);
+    assert_int_equal(t.start_ns[3], 366 + 30);
+    assert_int_equal(t.period_ns, 426 + 2 * 20 + 2 * 30);
+    /* what was over long before costs nothing */
+    s->step[2].duration_ns = 1;
+    s->step[3].wait = &waits[0];
+    assert_int_equal(simulate(&d, a, s, &f, true, &t), ST_OK);
+    assert_int_equal(t.start_ns[3], t.end_ns[1]);
     assert_int_equal(simulate(&d, a, s, &f, false, &t), ST_OK);
-    assert_int_equal(t.period_ns, 400);
+    assert_int_equal(t.period_ns, 300);
     arena_close(a);
 }
 

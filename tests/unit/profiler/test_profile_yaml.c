@@ -27,6 +27,8 @@ static Profile *full_profile(Arena *a, const char *model_path)
     p->device.scratch_bytes = 77;
     p->device.record_ns = 1700;
     p->device.wait_update_ns = 900;
+    p->device.signal_ns = 4100;
+    p->device.signal_update_ns = 6000;
     int *together = p->device.rate_together[1 << LINK_H2D | 1 << LINK_D2H | 1 << LINK_UPDATE];
     together[LINK_H2D] = 610;
     together[LINK_D2H] = 870;
@@ -124,6 +126,8 @@ static void round_trip(void **state)
     assert_int_equal(q->device.record_ns, 1700);
     assert_int_equal(q->device.wait_ns, 0);
     assert_int_equal(q->device.wait_update_ns, 900);
+    assert_int_equal(q->device.signal_ns, 4100);
+    assert_int_equal(q->device.signal_update_ns, 6000);
     assert_memory_equal(q->device.rate_permille, p->device.rate_permille, sizeof p->device.rate_permille);
     assert_memory_equal(q->device.rate_together, p->device.rate_together, sizeof p->device.rate_together);
     test_folder_remove(a, folder);
