@@ -496,6 +496,33 @@ static void raise_to_enqueueing(Clock *c)
     }
 }
 
+static void add_ns(Timing *t, int64_t ns)
+{
+    t->median_ns += ns;
+}
+
+/* What a whole step takes beyond its segments lies between its kernels: each group gets its kernels' share. */
+static void add_gaps(Clock *c, int64_t ns)
+{
+    Profile *p = c->profile;
+    const int64_t all = c->graph->node.count;
+    for (int group = 0; group < 2 * c->graph->n_segment && all > 0; group++) {
+        int64_t share = ns * c->work.start[group + 1] / all - ns * c->work.start[group] / all;
+        int segment = group / 2, l = segment / 2;
+        bool forward = group % 2 == 0;
+        if (segment % 2 == 0) {
+            add_ns(forward ? &p->between[l].fp : &p->between[l].bp, share);
+            continue;
+        }
+        for (int k = 0; k < 4; k++) {
+            if (forward && k < 2)
+                add_ns(&p->layer[l].fp[k], share);
+            else if (!forward)
+                add_ns(&p->layer[l].bp[k / 2][k % 2], share);
+        }
+    }
+}
+
 static bool far_apart(int64_t sum, int64_t whole)
 {
     enum { TOLERANCE_PERCENT = 10 };
@@ -534,6 +561,8 @@ static void check_whole(Clock *c)
                       "segment takes at least as long as its calls",
                       (double)sum / 1e6, (double)c->whole_ns / 1e6);
         sum = sum_of_segments(c->profile);
+    } else if (c->whole_ns > sum) {
+        add_gaps(c, c->whole_ns - sum);
     }
     if (!quiet)
         diag_note(b->diag, "forward and backward: %.3f ms as a sum of segments, %.3f ms as a whole (%.3f)",
