@@ -24,11 +24,11 @@ enum { JOINED_BITS = 8, OPEN = 1 << JOINED_BITS, JOINED = OPEN - 1, NUMBER = 2 *
 
 struct ferryi_workers {
     pthread_mutex_t caller; /* held by whoever has work done */
-    _Alignas(64) atomic_ullong state;
+    _Alignas(64) _Atomic(uint64_t) state;
     void (*fn)(void *arg, int64_t part);
     void *arg;
     int64_t parts;
-    _Alignas(64) atomic_llong next;
+    _Alignas(64) _Atomic(int64_t) next;
     _Alignas(64) pthread_mutex_t lock; /* of sleeping and waking */
     pthread_cond_t begin, end;
     int sleeping;
@@ -229,7 +229,7 @@ static void open_work(ferryi_workers *w)
 
 static void close_work(ferryi_workers *w)
 {
-    atomic_fetch_and(&w->state, ~(unsigned long long)OPEN);
+    atomic_fetch_and(&w->state, ~(uint64_t)OPEN);
     if (spin(w, sees_the_end, 0)) {
         return;
     }
