@@ -26,6 +26,7 @@ struct ferryi_cuda_blas {
     __typeof__(&cublasSetMathMode) set_math_mode;
     __typeof__(&cublasGetStatusString) status_string;
     __typeof__(&cublasGemmStridedBatchedEx_64) gemm;
+    __typeof__(&cublasGemmBatchedEx_64) gemm_listed;
     __typeof__(&cublasLtMatmulDescCreate) desc_create;
     __typeof__(&cublasLtMatmulDescDestroy) desc_destroy;
     __typeof__(&cublasLtMatmulDescSetAttribute) desc_set;
@@ -54,6 +55,7 @@ static const struct {
     {NAME_OF(cublasSetMathMode), offsetof(ferryi_cuda_blas, set_math_mode), false},
     {NAME_OF(cublasGetStatusString), offsetof(ferryi_cuda_blas, status_string), false},
     {NAME_OF(cublasGemmStridedBatchedEx_64), offsetof(ferryi_cuda_blas, gemm), false},
+    {NAME_OF(cublasGemmBatchedEx_64), offsetof(ferryi_cuda_blas, gemm_listed), false},
     {NAME_OF(cublasLtMatmulDescCreate), offsetof(ferryi_cuda_blas, desc_create), true},
     {NAME_OF(cublasLtMatmulDescDestroy), offsetof(ferryi_cuda_blas, desc_destroy), true},
     {NAME_OF(cublasLtMatmulDescSetAttribute), offsetof(ferryi_cuda_blas, desc_set), true},
@@ -323,6 +325,14 @@ static ferry_status gemm(ferryi_cuda_stream *s, const ferryi_cuda_gemm *g)
     const cublasComputeType_t compute = is_double            ? CUBLAS_COMPUTE_64F_PEDANTIC
                                         : g->t == FERRY_BF16 ? CUBLAS_COMPUTE_32F
                                                              : CUBLAS_COMPUTE_32F_PEDANTIC;
+    if (g->listed) {
+        return check(d,
+                     ferryi_cuda_of(d)->blas->gemm_listed(
+                         s->blas, g->trans_b ? CUBLAS_OP_T : CUBLAS_OP_N, g->trans_a ? CUBLAS_OP_T : CUBLAS_OP_N, g->n, g->m,
+                         g->k, alpha_at, (const void *const *)g->b, type, ldb, (const void *const *)g->a, type, lda, beta_at,
+                         (void *const *)g->c, type_c, g->ldc, g->count, compute, CUBLAS_GEMM_DEFAULT),
+                     "a matrix product");
+    }
     return check(d,
                  ferryi_cuda_of(d)->blas->gemm(s->blas, g->trans_b ? CUBLAS_OP_T : CUBLAS_OP_N,
                                                g->trans_a ? CUBLAS_OP_T : CUBLAS_OP_N, g->n, g->m, g->k, alpha_at, g->b,

@@ -79,6 +79,8 @@ typedef struct ferryi_cuda_stream {
     void *epilogues;      /* products with a bias whose algorithm is known; cuda_blas.c */
     cudaStream_t side;    /* moves what a product reads or writes by DHA; cuda_product.c */
     cudaEvent_t ready[CUDA_SLABS], used[CUDA_SLABS];
+    uint64_t *arrived; /* device memory, of the slabs of weights: how many blocks have brought each */
+    uint64_t expected[FERRYI_MOST_SLABS]; /* what these numbers become */
 } ferryi_cuda_stream;
 
 static inline ferryi_cuda_device *ferryi_cuda_of(ferry_device *d)
@@ -133,7 +135,7 @@ void ferryi_cuda_blas_stream_close(ferryi_cuda_stream *s);
 
 /* A row-major product c = alpha * op(a) * op(b) + beta * c of t, F32, F64 or BF16, for `count` matrices at equal distances.
  * op(a) is [m,k], op(b) [k,n], c [m,n]; lda, ldb, ldc: elements from row to row as they are stored. wide_c: c is f32 where
- * t is BF16. bias: [n], added to each row, or NULL;
+ * t is BF16. listed: a, b and c are lists of `count` matrices, in device memory. bias: [n], added to each row, or NULL;
  * beta is 0 with it, and count 1. */
 typedef struct ferryi_cuda_gemm {
     ferry_dtype t;
@@ -145,7 +147,7 @@ typedef struct ferryi_cuda_gemm {
     int64_t lda, ldb, ldc;
     int64_t step_a, step_b, step_c, count;
     const void *bias;
-    bool wide_c;
+    bool wide_c, listed;
 } ferryi_cuda_gemm;
 ferry_status ferryi_cuda_gemm_run(ferryi_cuda_stream *s, const ferryi_cuda_gemm *g);
 
@@ -157,6 +159,9 @@ void ferryi_cuda_dnn_close(ferryi_cuda_device *d);
 /* cuda_product.c: LINEAR, LINEAR_DX, LINEAR_DW, MATMUL */
 ferry_status ferryi_cuda_product(ferryi_cuda_stream *s, const ferry_kernel *k);
 void ferryi_cuda_product_close(ferryi_cuda_stream *s);
+
+/* cuda_attention_products.c: ATTENTION and ATTENTION_GRAD of f32. *done = false: it does not take this call. */
+ferry_status ferryi_cuda_attention_products(ferryi_cuda_stream *s, const ferryi_cuda_call *c, const ferry_kernel *k, bool *done);
 
 /* cuda_launch.c */
 enum { CUDA_SCRATCH_BYTES = 64 << 20 };

@@ -60,6 +60,21 @@ int ferryi_cuda_cast(const ferryi_cuda_call *c, const ferry_kernel *k);
 int ferryi_cuda_same_rows(void *stream, void *y, const void *x, int64_t rows, int64_t n, int64_t pitch, ferry_dtype t);
 int ferryi_cuda_stream_copy(void *stream, void *y, const void *x, int64_t bytes);
 int ferryi_cuda_stream_rows(void *stream, void *y, const void *x, int64_t rows, int64_t row_bytes, int64_t pitch_bytes);
+/* Slabs one after another, by FERRYI_SLAB_BLOCKS blocks, each of which adds 1 to arrived[i] when its part of slab i lies in
+ * `to`. Addresses and lengths are multiples of 16 bytes; the rows lie pitch_bytes apart in `from`. */
+enum { FERRYI_SLAB_BLOCKS = 8, FERRYI_MOST_SLABS = 24 };
+typedef struct ferryi_cuda_slab {
+    const void *from;
+    void *to;
+    int64_t rows, row_bytes;
+} ferryi_cuda_slab;
+typedef struct ferryi_cuda_slabs {
+    int count;
+    int64_t pitch_bytes;
+    uint64_t *arrived; /* device memory */
+    ferryi_cuda_slab slab[FERRYI_MOST_SLABS];
+} ferryi_cuda_slabs;
+int ferryi_cuda_stream_slabs(void *stream, const ferryi_cuda_slabs *s);
 int ferryi_cuda_stream_add(void *stream, void *y, const void *x, int64_t n, ferry_dtype t);
 /* y = the sum of `parts` arrays of n elements that lie one behind the other in x: f32 where t is bf16 */
 int ferryi_cuda_sum_parts(void *stream, void *y, const void *x, int64_t n, int parts, ferry_dtype t);
@@ -80,6 +95,34 @@ int ferryi_cuda_topk(const ferryi_cuda_call *c, const ferry_kernel *k);
 /* cuda_attention.cu */
 int ferryi_cuda_attention(const ferryi_cuda_call *c, const ferry_kernel *k);
 int ferryi_cuda_attention_grad(const ferryi_cuda_call *c, const ferry_kernel *k);
+
+/* cuda_attention_scores.cu: a piece of an attention of f32, rows [row, row + rows) of some heads before column `columns`. Heads
+ * are in the order of the members of a group, and each member's in that of pairs of a batch entry and a key head: head t is
+ * member t / pairs of pair pair + t % pairs. */
+typedef enum ferryi_score_list {
+    FERRYI_LIST_Q,
+    FERRYI_LIST_K,
+    FERRYI_LIST_V,
+    FERRYI_LIST_Y, /* of the forward pass */
+    FERRYI_LIST_DY,
+    FERRYI_LIST_DQ,
+    FERRYI_LIST_DK,
+    FERRYI_LIST_DV,
+    FERRYI_LIST_SCORES,
+    FERRYI_LIST_SLOPES,
+    FERRYI_SCORE_LISTS,
+} ferryi_score_list;
+typedef struct ferryi_cuda_scores {
+    int64_t pair, pairs, group;
+    int64_t row, rows, columns;
+    float *scores; /* [head, row, column], scaled; become weights */
+    float *slopes; /* ATTENTION_GRAD: dy v^T; become the gradients of q k^T */
+    void **list;   /* where each head's matrix begins, list_step pointers for each list */
+    int64_t list_step;
+} ferryi_cuda_scores;
+int ferryi_cuda_score_lists(const ferryi_cuda_call *c, const ferry_kernel *k, const ferryi_cuda_scores *s);
+int ferryi_cuda_softmax_scores(const ferryi_cuda_call *c, const ferry_kernel *k, const ferryi_cuda_scores *s);
+int ferryi_cuda_softmax_slopes(const ferryi_cuda_call *c, const ferry_kernel *k, const ferryi_cuda_scores *s);
 
 /* cuda_index.cu */
 int ferryi_cuda_embedding(const ferryi_cuda_call *c, const ferry_kernel *k);

@@ -207,6 +207,13 @@ ferry_status ferryi_cuda_launch(ferry_stream *stream, const ferry_kernel *call)
             return status;
         }
     }
+    if (k.op == FERRY_OP_ATTENTION || k.op == FERRY_OP_ATTENTION_GRAD) {
+        bool done;
+        status = ferryi_cuda_attention_products(s, &c, &k, &done);
+        if (status != FERRY_OK || done) {
+            return status;
+        }
+    }
     char what[64];
     snprintf(what, sizeof(what), "kernel %s", name);
     int error;

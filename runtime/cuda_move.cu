@@ -212,7 +212,7 @@ __global__ void fill(void *y, ferry_dtype t, double value, int64_t n)
 
 /* ---- across the link -------------------------------------------------------------------------------------------- */
 
-constexpr int LINK_BLOCKS = 16, LINK_THREADS = 512, IN_FLIGHT = 4;
+constexpr int LINK_BLOCKS = 16, LINK_THREADS = 512, IN_FLIGHT = 4, SLAB_THREADS = 1024;
 
 
 /* Each thread has a few accesses of 16 bytes under way; blocks read and write whole neighbouring lines. */
@@ -255,6 +255,40 @@ template <typename V> __global__ void stream_rows(V *y, const V *x, int64_t rows
     }
     for (; i < n; i += step) {
         y[i] = __ldcs(x + i / width * pitch + i % width);
+    }
+}
+
+/* Slab after slab, by the same blocks all the time: between two kernels others would take their places. Each block counts up
+ * when its part of a slab is there. */
+__global__ void __launch_bounds__(SLAB_THREADS) stream_slabs(const __grid_constant__ ferryi_cuda_slabs s)
+{
+    const int64_t first = blockIdx.x * int64_t{blockDim.x} + threadIdx.x, step = int64_t{gridDim.x} * blockDim.x;
+    for (int k = 0; k < s.count; k++) {
+        const ferryi_cuda_slab &slab = s.slab[k];
+        const int64_t width = slab.row_bytes / 16, pitch = s.pitch_bytes / 16, n = slab.rows * width;
+        const uint4 *x = reinterpret_cast<const uint4 *>(slab.from);
+        uint4 *y = reinterpret_cast<uint4 *>(slab.to);
+        for (int64_t i = first; i < n; i += IN_FLIGHT * step) {
+            uint4 v[IN_FLIGHT];
+#pragma unroll
+            for (int j = 0; j < IN_FLIGHT; j++) {
+                const int64_t at = i + j * step;
+                if (at < n) {
+                    v[j] = x[slab.rows == 1 ? at : at / width * pitch + at % width];
+                }
+            }
+#pragma unroll
+            for (int j = 0; j < IN_FLIGHT; j++) {
+                if (i + j * step < n) {
+                    y[i + j * step] = v[j];
+                }
+            }
+        }
+        __threadfence();
+        __syncthreads();
+        if (threadIdx.x == 0) {
+            atomicAdd(reinterpret_cast<unsigned long long *>(s.arrived + k), 1ull);
+        }
     }
 }
 
@@ -399,6 +433,12 @@ int ferryi_cuda_same_rows(void *stream, void *y, const void *x, int64_t rows, in
         FLOATING(t, same_rows<<<blocks, THREADS, 0, static_cast<cudaStream_t>(stream)>>>(
                         static_cast<T *>(y), static_cast<const T *>(x), rows, n, pitch));
     }
+    return cudaGetLastError();
+}
+
+int ferryi_cuda_stream_slabs(void *stream, const ferryi_cuda_slabs *s)
+{
+    stream_slabs<<<FERRYI_SLAB_BLOCKS, SLAB_THREADS, 0, static_cast<cudaStream_t>(stream)>>>(*s);
     return cudaGetLastError();
 }
 

@@ -15,7 +15,9 @@
  * of the result. A slab of a result has few tiles and a long sum, which is added up in parts
  * side by side, by f32 also in bf16.
  *
- * The slabs take turns in four buffers; ready and used events, one each a buffer, keep copy and product apart. */
+ * A weight of bf16 of up to four buffers is brought by one kernel, whose blocks keep their place beside the product's while slab after
+ * slab arrives; the product of a slab waits for its number of arrived blocks. Else the slabs take turns in four buffers; ready
+ * and used events, one each a buffer, keep copy and product apart. */
 #include "runtime/cuda_device.h"
 #include "runtime/walk.h"
 
@@ -53,6 +55,14 @@ static ferry_status side_open(ferryi_cuda_stream *s)
                                        "making a stream");
         }
     }
+    if (status == FERRY_OK && s->arrived == NULL) {
+        void *p = NULL;
+        status = ferryi_cuda_check(d, cudaMalloc(&p, sizeof(s->expected)), "allocating device memory");
+        if (status == FERRY_OK) {
+            s->arrived = p;
+            status = ferryi_cuda_check(d, cudaMemsetAsync(p, 0, sizeof(s->expected), s->side), "clearing device memory");
+        }
+    }
     for (int i = 0; i < SLABS && status == FERRY_OK; i++) {
         if (s->ready[i] == NULL) {
             status =
@@ -78,6 +88,9 @@ void ferryi_cuda_product_close(ferryi_cuda_stream *s)
     }
     if (s->side != NULL) {
         (void)ferryi_cuda_check(s->base.device, cudaStreamDestroy(s->side), "closing a stream");
+    }
+    if (s->arrived != NULL) {
+        cudaFree(s->arrived);
     }
 }
 
@@ -194,6 +207,51 @@ static ferryi_cuda_gemm part_of(const ferryi_cuda_gemm *g, bool of_k, int64_t fr
     return part;
 }
 
+/* All slabs side by side in the scratch, brought by one kernel. *done = false: they do not fit, are too many, or do not lie as
+ * that kernel needs them. Products of f32 are long blocks of threads, with which it does worse than a kernel for each slab. */
+static ferry_status gemm_following(ferryi_cuda_stream *s, const ferryi_cuda_gemm *g, bool of_k, slabs sizes, bool *done)
+{
+    const int64_t each = (int64_t)ferry_dtype_bytes(g->t), total = of_k ? g->k : g->n, across = of_k ? g->n : g->k;
+    const int64_t pitch = (g->trans_b ? g->k : g->n) * each, step = of_k != g->trans_b ? pitch : each;
+    const ferryi_cuda_device *d = ferryi_cuda_of(s->base.device);
+    ferryi_cuda_slabs list = {.pitch_bytes = pitch, .arrived = s->arrived};
+    int64_t counts[FERRYI_MOST_SLABS];
+    char *to = slab_at(s, 0);
+    *done = g->t == FERRY_BF16 && total * across * each <= SLABS * (int64_t)SLAB_BYTES && (uintptr_t)g->b % 16 == 0 && pitch % 16 == 0;
+    for (int64_t from = 0; from < total && *done; from += counts[list.count++]) {
+        if (list.count == FERRYI_MOST_SLABS) {
+            *done = false;
+            return FERRY_OK;
+        }
+        const int64_t count = counts[list.count] = next_slab(&sizes, total - from);
+        ferryi_cuda_slab *slab = &list.slab[list.count];
+        *slab = (ferryi_cuda_slab){(const char *)g->b + from * step, to, 1, count * across * each};
+        if (of_k == g->trans_b) { /* parts of the rows as they are stored */
+            slab->rows = across;
+            slab->row_bytes = count * each;
+        }
+        *done = from * step % 16 == 0 && slab->row_bytes % 16 == 0;
+        to += count * across * each;
+    }
+    if (!*done) {
+        return FERRY_OK;
+    }
+    ferry_status status =
+        ferryi_cuda_check(s->base.device, (cudaError_t)ferryi_cuda_stream_slabs(s->side, &list), "reading a weight");
+    for (int64_t i = 0, from = 0; i < list.count && status == FERRY_OK; from += counts[i++]) {
+        s->expected[i] += FERRYI_SLAB_BLOCKS;
+        status = ferryi_cuda_check_driver(s->base.device,
+                                          d->driver.wait_value((CUstream)s->stream, (CUdeviceptr)(uintptr_t)(s->arrived + i),
+                                                               s->expected[i], CU_STREAM_WAIT_VALUE_GEQ),
+                                          "ordering a product and its copies");
+        if (status == FERRY_OK) {
+            const ferryi_cuda_gemm part = part_of(g, of_k, from, counts[i], list.slab[i].to);
+            status = ferryi_cuda_gemm_run(s, &part);
+        }
+    }
+    return status;
+}
+
 static ferry_status gemm_reading_b(ferryi_cuda_stream *s, const ferryi_cuda_gemm *g, bool of_k)
 {
     const int64_t each = (int64_t)ferry_dtype_bytes(g->t), total = of_k ? g->k : g->n;
@@ -201,6 +259,13 @@ static ferry_status gemm_reading_b(ferryi_cuda_stream *s, const ferryi_cuda_gemm
     ferry_status status = side_open(s);
     if (status == FERRY_OK) { /* the side stream may read what the stream has waited for */
         status = follow(s, s->stream, s->ready[0], s->side);
+    }
+    bool done = false;
+    if (status == FERRY_OK) {
+        status = gemm_following(s, g, of_k, sizes, &done);
+    }
+    if (status != FERRY_OK || done) {
+        return status;
     }
     for (int64_t from = 0, i = 0, count = 0; from < total && status == FERRY_OK; from += count, i++) {
         count = next_slab(&sizes, total - from);

@@ -124,6 +124,98 @@ static void rows(void)
     measure("transpose of heads", k, -1, 0, 0);
 }
 
+static ferry_kernel program(int64_t n, int steps, const ferry_program_step *step, int out0, int out1, int inputs)
+{
+    ferry_kernel k = call(FERRY_OP_FUSED, 0, 0, 0, 0);
+    k.rank = 1;
+    k.dim[0] = n;
+    k.program = (ferry_program){.steps = steps, .out = {out0, out1, -1}};
+    for (int i = 0; i < steps; i++) {
+        k.program.step[i] = step[i];
+    }
+    for (int i = 0; i < FERRY_PROGRAM_OUTPUTS + FERRY_PROGRAM_INPUTS; i++) {
+        k.program.type[i] = type;
+    }
+    for (int i = 0; i < inputs; i++) {
+        k.program.stride[i][0] = 1;
+    }
+    return k;
+}
+
+/* Chains as one kernel; the kernels that they replace are measured above or here, one by one. */
+static void chains(void)
+{
+    const int64_t wide = (int64_t)TOKENS * 8192;
+    const ferry_program_step gate[] = {{FERRY_OP_UNARY, FERRY_SILU, 0, -1, -1, 0}, {FERRY_OP_BINARY, FERRY_MUL, 7, 1, -1, 0}};
+    const ferry_program_step slopes[] = {{FERRY_OP_UNARY, FERRY_SILU, 0, -1, -1, 0},
+                                         {FERRY_OP_BINARY_GRAD_B, FERRY_MUL, 1, 7, -1, 0},
+                                         {FERRY_OP_BINARY_GRAD_A, FERRY_MUL, 1, -1, 2, 0},
+                                         {FERRY_OP_UNARY_GRAD, FERRY_SILU, 9, 0, -1, 0}};
+    const ferry_program_step sums[] = {{FERRY_OP_BINARY, FERRY_ADD, 0, 1, -1, 0}, {FERRY_OP_BINARY, FERRY_ADD, 7, 2, -1, 0}};
+    measure("silu, 4096 x 8192", call(FERRY_OP_UNARY, FERRY_SILU, 0, 0, wide), -1, 0, 0);
+    measure("product of two", over(FERRY_OP_BINARY, FERRY_MUL, 1, TOKENS, 8192), -1, 0, 0);
+    measure("silu gradient, 4096 x 8192", call(FERRY_OP_UNARY_GRAD, FERRY_SILU, 0, 0, wide), -1, 8, 0);
+    measure("gradient of a product", over(FERRY_OP_BINARY_GRAD_A, FERRY_MUL, 1, TOKENS, 8192), -1, 4, 0);
+    measure("fused: gate", program(wide, 2, gate, 8, -1, 2), -1, 0x3e6, 0);
+    measure("fused: gradients of the gate", program(wide, 4, slopes, 8, 10, 3), -1, 0x3c4, 0);
+    measure("fused: sum of three", program((int64_t)TOKENS * WIDTH, 2, sums, 8, -1, 3), -1, 0x3c6, 0);
+    ferry_kernel k = call(FERRY_OP_ROTARY, 0, 0, 0, 64);
+    k.rank = 3;
+    const int64_t dim[3] = {8, 32, ROWS}, from[3] = {ROWS * 32 * 64, 64, 32 * 64};
+    for (int i = 0; i < 3; i++) {
+        k.dim[i] = dim[i];
+        k.stride[1][i] = from[i];
+    }
+    k.stride[2][2] = 64;
+    measure("rotary, 32 heads", k, -1, 0, 0);
+    k.reverse = true;
+    measure("rotary gradient, 32 heads", k, -1, 0, 0);
+}
+
+/* Attention as products and a softmax of all scores, heads one after the other: what its kernel has to be faster than. */
+static void composed(const char *name, int64_t heads, int64_t length, int64_t size)
+{
+    const int64_t batch = 4096 / length, count = batch * heads, scores = count * length * length * (int64_t)ferry_dtype_bytes(type);
+    const int64_t values = count * length * size * (int64_t)ferry_dtype_bytes(type);
+    char *at = memory + (int64_t)TOKENS * 8;
+    void *q = at, *k = at + values, *v = at + 2 * values, *y = at + 3 * values, *dy = at + 4 * values, *s = at + 5 * values;
+    void *p = at + 5 * values + scores, *ds = at + 5 * values + 2 * scores;
+    const int64_t of_scores = length * length, of_values = length * size;
+    int64_t ns[2][BATCHES];
+    if ((int64_t)TOKENS * 8 + 5 * values + 3 * scores > memory_bytes) {
+        return;
+    }
+    for (int way = 0; way < 2; way++) {
+        for (int b = -1; b < BATCHES; b++) {
+            int64_t from, to;
+            OK(ferry_event_record(stream, begin));
+            OK(ferry_matmul(stream, type, s, q, k, length, size, length, 1, &count, &of_scores, &of_values, &of_values, 0.125,
+                            FERRY_TRANS_B));
+            OK(ferry_softmax(stream, type, p, s, count * length, length));
+            if (way == 0) {
+                OK(ferry_matmul(stream, type, y, p, v, length, length, size, 1, &count, &of_values, &of_scores, &of_values, 1, 0));
+            } else { /* as a gradient that computes the weights again */
+                OK(ferry_matmul(stream, type, s, dy, v, length, size, length, 1, &count, &of_scores, &of_values, &of_values, 1,
+                                FERRY_TRANS_B));
+                OK(ferry_softmax_grad(stream, type, ds, s, p, count * length, length));
+                OK(ferry_matmul(stream, type, v, p, dy, length, length, size, 1, &count, &of_values, &of_scores, &of_values, 1,
+                                FERRY_TRANS_A));
+                OK(ferry_matmul(stream, type, k, ds, q, length, length, size, 1, &count, &of_values, &of_scores, &of_values, 0.125,
+                                FERRY_TRANS_A));
+                OK(ferry_matmul(stream, type, q, ds, y, length, length, size, 1, &count, &of_values, &of_scores, &of_values, 0.125,
+                                0));
+            }
+            OK(ferry_event_record(stream, end));
+            OK(ferry_event_sync(end));
+            OK(ferry_event_time_ns(begin, &from));
+            OK(ferry_event_time_ns(end, &to));
+            ns[way][b < 0 ? 0 : b] = to - from;
+        }
+        qsort(ns[way], BATCHES, sizeof(**ns), by_size);
+    }
+    printf("  %-34s %8.1f us, gradient %8.1f us\n", name, (double)ns[0][BATCHES / 2] * 1e-3, (double)ns[1][BATCHES / 2] * 1e-3);
+}
+
 /* Heads of one product that makes q, k and v. */
 static void attention(const char *name, int64_t heads, int64_t length, int64_t size, bool causal)
 {
@@ -175,10 +267,15 @@ int main(int argc, char **argv)
         OK(ferry_stream_sync(stream));
         printf("%s\n", ferry_dtype_name(type));
         rows();
+        chains();
         attention("12 x 64, 512", 12, 512, 64, false);
         attention("16 x 64, 512, causal", 16, 512, 64, true);
         attention("16 x 64, 2048, causal", 16, 2048, 64, true);
         attention("16 x 128, 2048, causal", 16, 2048, 128, true);
+        composed("composed 12 x 64, 512", 12, 512, 64);
+        composed("composed 16 x 64, 512", 16, 512, 64);
+        composed("composed 16 x 64, 2048", 16, 2048, 64);
+        composed("composed 16 x 128, 2048", 16, 2048, 128);
     }
     ferry_event_close(begin);
     ferry_event_close(end);

@@ -11,7 +11,7 @@ models=${3:-$source/tests/models/full}
 rm -rf "${to:?}"/*
 mkdir -p "$to/build/bin" "$to/build/lib" "$to/bench/gpu" "$to/tests/models/full" "$to/tests/data" "$to/examples/gpt2"
 
-for p in ferryc check_log bench_dha bench_kernels test_attention_kernels test_fused_kernels test_kernels test_kernel_values test_window_kernels test_streams test_pool test_recorder test_adam \
+for p in ferryc check_log gpt2_stack bench_dha bench_kernels test_attention_kernels test_fused_kernels test_kernels test_kernel_values test_window_kernels test_streams test_pool test_recorder test_adam \
     test_lost_gpu test_gpu_clock test_stitch_gpu; do
     strip -o "$to/build/bin/$p" "$build/bin/$p"
 done
@@ -42,6 +42,10 @@ cp -r "$build/include" "$to/build"
 
 cp "$source/bench/gpu/run.sh" "$source/bench/gpu/torch_peer.py" "$to/bench/gpu"
 cp "$source/tests/data/mixed-device.yaml" "$to/tests/data"
+mkdir -p "$to/tests/e2e"
+mkdir -p "$to/examples/devices"
+cp "$source/examples/devices/h200-pcie5.yaml" "$to/examples/devices"
+cp "$source/tests/e2e/lib.sh" "$source/tests/e2e/gpu_errors.sh" "$to/tests/e2e"
 cp "$source/examples/gpt2/text.txt" "$to/examples/gpt2"
 cp -r "$source/tests/models/gpt2" "$to/tests/models"
 for m in bert-base-ts roberta-base-ts bert-large-ts gpt2-ts gpt2-medium-ts llama-1b-dynamo; do

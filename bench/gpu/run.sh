@@ -4,6 +4,7 @@
 #     bench/gpu/run.sh [PART...]      from a source tree (built on the way), or from what pack.sh packed
 #
 #     check      the conformance tests on the GPU
+#     errors     a GPU that is not there, is too small or gets wrong data (tests/e2e/gpu_errors.sh)
 #     tiny       20 steps of a small GPT-2 by every kind of plan, against PyTorch in float64
 #     MODEL[/PRECISION]   bert-base, roberta-base, bert-large, gpt2-medium, llama-1b; bf16 or fp32: profile, every algorithm
 #                planned, trained and recorded, predicted beside measured
@@ -261,6 +262,14 @@ part_sanitize() {
     done
 }
 
+part_errors() {
+    local code=0
+    FERRY_BUILD="$build" FERRY_SOURCE="$source" bash "$source/tests/e2e/gpu_errors.sh" >"$out/errors.txt" 2>&1 || code=$?
+    say "errors: exit $code $(tail -n 3 "$out/errors.txt" | cut -c 1-300)"
+    printf 'gpu_errors.sh\t%s\t%s\n' $code "$(grep -c . "$source/tests/e2e/gpu_errors.sh")" >"$out/errors.tsv"
+    [ $code -eq 0 ] || failed "errors"
+}
+
 part_dha() {
     { bench_dha && bench_kernels; } >"$out/dha.txt" 2>&1 || failed "dha: $(tail -n 1 "$out/dha.txt")"
     cat "$out/dha.txt"
@@ -323,11 +332,11 @@ part_results() {
     say "results: $out/RESULTS.md"
 }
 
-[ $# -gt 0 ] || set -- check tiny bert-base/bf16 bert-base/fp32 roberta-base/bf16 bert-large/bf16 gpt2-medium/bf16 llama-1b/bf16 torch sanitize dha
+[ $# -gt 0 ] || set -- check errors tiny bert-base/bf16 bert-base/fp32 roberta-base/bf16 bert-large/bf16 gpt2-medium/bf16 llama-1b/bf16 torch sanitize dha
 for part in "$@"; do
     say "---- $part"
     case $part in
-    check | tiny | torch | sanitize | dha) part_$part ;;
+    check | errors | tiny | torch | sanitize | dha) part_$part ;;
     results) ;;
     */*) part_model "${part%/*}" "${part#*/}" ;;
     *) part_model "$part" bf16 ;;

@@ -211,6 +211,31 @@ static void test_random(void **state)
     }
 }
 
+/* Lengths from which on a device may cut the scores in blocks of rows and of heads. */
+static void test_long(void **state)
+{
+    (void)state;
+    for (int round = 0; round < (test_on_host() ? 2 : 7); round++) {
+        const int64_t rows[] = {300, 140, 513, 256, 260, 512, 2100}, columns[] = {300, 257, 513, 256, 388, 512, 2100};
+        ferry_attention_shape a = {.batch = round < 6 ? 2 : 1, .kv_heads = round % 3 == 2 ? 3 : 1, .rows = rows[round],
+                                   .columns = columns[round], .size = 64, .value_size = round == 1 ? 32 : 64, .scale = 0.125,
+                                   .causal = round != 1 && round != 3, .mask_type = FERRY_F32};
+        a.heads = a.kv_heads * (round % 2 == 0 ? 2 : 1);
+        a.past = a.causal && a.columns > a.rows ? a.columns - a.rows : 0;
+        for (int i = 0; i < 4; i++) {
+            lay(&a, i, round % 2 == 0, round == 3 ? 8 : 0);
+        }
+        ferry_kernel f = forward(FERRY_F32, &a);
+        if (round % 2 == 1) {
+            random_mask(&f);
+        }
+        compare(&f, 2, 4e-6 * bench_slack());
+        ferry_kernel g = backward(&f);
+        compare(&g, 3, 4e-5 * bench_slack());
+        free_both(&f, &g);
+    }
+}
+
 /* bf16, where the device computes in it: against the reference in f64 on the same numbers, within the rounding of weights
  * and results. */
 static void to_bf16(ferry_kernel *to, int arg, const ferry_kernel *from, bool is_f32)
@@ -449,7 +474,7 @@ int main(void)
     }
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_values),       cmocka_unit_test(test_random),      cmocka_unit_test(test_packed),
-        cmocka_unit_test(test_bf16),
+        cmocka_unit_test(test_bf16), cmocka_unit_test(test_long),
         cmocka_unit_test(test_nothing_seen), cmocka_unit_test(test_differences),
     };
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
