@@ -231,7 +231,7 @@ static bool is_copy(const Graph *g, const Node *n, int *stands_for)
 
 /* Gradients in reverse order; what is computed again in the order of the forward pass, before the gradients of the same
  * nodes. */
-static Status check_backward(Diag *d, const Graph *g)
+Status graph_check_backward(Diag *d, const Graph *g)
 {
     int *stands_for = base_alloc(((size_t)g->tensor.count + 1) * sizeof(*stands_for));
     if (stands_for == NULL)
@@ -347,6 +347,6 @@ Status graph_check(Diag *d, const Graph *g)
         TRY(check_node(d, g, i));
     TRY(check_params(d, g));
     TRY(check_accesses(d, g));
-    TRY(check_backward(d, g));
+    TRY(graph_check_backward(d, g));
     return g->n_segment > 0 ? check_layers(d, g) : ST_OK;
 }

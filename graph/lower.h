@@ -74,6 +74,9 @@ Status graph_prune(Diag *d, Graph *g);
 /* Removes tensors that no node, input, parameter or the loss refers to. spoils: tensor indices */
 Status graph_sweep_tensors(Diag *d, Graph *g);
 
+/* The part of graph_check that is about the order of backward nodes and about what is computed again. */
+Status graph_check_backward(Diag *d, const Graph *g);
+
 /* Root of a tensor, and whether a tensor is (a view of) a parameter. */
 int graph_root(const Graph *g, int tensor);
 bool graph_is_param(const Graph *g, int tensor);

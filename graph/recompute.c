@@ -279,7 +279,7 @@ Status graph_recompute(Diag *d, Arena *a, const Graph *from, int n, const char *
     graph_index_producers(x.g);
     TRY(graph_find_uses(d, x.g));
     TRY(graph_liveness(d, x.g));
-    TRY(graph_check(d, x.g));
+    TRY(graph_check_backward(d, x.g));
     *out = x.g;
     return ST_OK;
 }

@@ -232,25 +232,47 @@ static Status optimum(Search *s, Candidate **out)
     return add_optimum(s, &s->off_gpu, out);
 }
 
-/* Plans in which nothing lives on the GPU, and all. */
-static Status frontier(Search *s)
+/* fills: s->frontier, plain plans in which nothing lives on the GPU, and all */
+static Status find_frontier(Search *s)
 {
-    Candidate *c;
+    UnitPlan **plan[2];
+    int n[2];
     for (int leave = 1; leave >= 0; leave--) {
         LpDomain domain = {.clip = s->o->clip, .leave_gpu = leave, .pinned = s->o->n_rule > 0 ? s->plain_pinned : NULL};
-        UnitPlan **plan;
-        int n;
-        TRY(optimal_frontier(s->d, s->a, s->plain, s->p, &domain, leave ? &s->off_gpu : &s->optimum, &plan, &n));
-        for (int i = 0; i < n; i++) {
-            Plan p;
-            TRY(of_plain(s, plan[i], &p));
-            for (int times = 1; times <= 4; times *= 2) { /* without a unit that is loaded twice, one plan */
-                search_load_window(s, &p, times);
-                TRY(search_add(s, &p, "price of memory", &c));
-            }
+        TRY(optimal_frontier(s->d, s->a, s->plain, s->p, &domain, leave ? &s->off_gpu : &s->optimum, &plan[leave],
+                             &n[leave]));
+    }
+    s->frontier = ARENA_NEW(s->a, UnitPlan *, n[0] + n[1]);
+    if (!s->frontier)
+        return diag_oom(s->d);
+    for (int leave = 1; leave >= 0; leave--)
+        for (int i = 0; i < n[leave]; i++)
+            s->frontier[s->n_frontier++] = plan[leave][i];
+    return ST_OK;
+}
+
+/* With windows of loads up to so many times the largest; without a unit that is loaded twice, one plan. */
+static Status frontier(Search *s, int most_times)
+{
+    Candidate *c;
+    if (!s->frontier)
+        TRY(find_frontier(s));
+    for (int i = 0; i < s->n_frontier; i++) {
+        Plan p;
+        TRY(of_plain(s, s->frontier[i], &p));
+        for (int times = 1; times <= most_times; times *= 2) {
+            search_load_window(s, &p, times);
+            TRY(search_add(s, &p, "price of memory", &c));
         }
     }
     return ST_OK;
+}
+
+/* The plans of the frontier, with segments computed again. */
+static Status optimal_again(Search *s, Candidate *from)
+{
+    TRY(search_resident(s, &from->plan));
+    return frontier(s, 2);
 }
 
 static Status optimal(Search *s)
@@ -259,7 +281,8 @@ static Status optimal(Search *s)
     s->by_model = true;
     TRY(optimum(s, &c));
     TRY(search_resident(s, &c->plan));
-    return frontier(s);
+    TRY(frontier(s, 4));
+    return search_recompute(s, c, optimal_again);
 }
 
 /* ---- auto
@@ -283,6 +306,12 @@ static Status tied_places(Search *s, const Candidate *from)
     return ST_OK;
 }
 
+static Status auto_again(Search *s, Candidate *from)
+{
+    TRY(search_resident(s, &from->plan));
+    return search_frugal_again(s, from);
+}
+
 static Status auto_all(Search *s)
 {
     Candidate *best;
@@ -301,9 +330,10 @@ static Status auto_all(Search *s)
     TRY(search_late(s, &best->plan, "improved", &best));
     best = search_fastest(s);
     TRY(search_size(s, best));
-    TRY(frontier(s));
+    TRY(frontier(s, 4));
     TRY(search_resident(s, &best->plan));
-    return search_frugal(s, best);
+    TRY(search_frugal(s, best));
+    return search_recompute(s, best, auto_again);
 }
 
 static const Algorithm algorithms[] = {

@@ -220,8 +220,8 @@ static Status recomputation(Diag *d, Arena *a, const Graph *g, const Profile *p,
     TRY(plan_time(d, g->plain, p, &without, NULL, &model));
     TRY(plan_size(d, g->plain, p, &without, &peak, &host));
     text_add(to,
-             "The backward pass computes %d segments of the forward pass again, %d kernels, %s of compute; they end with:\n",
-             g->n_again, kernels, time_print(t, again));
+             "The backward pass computes %d segment%s of the forward pass again, %d kernels, %s of compute; ends:\n",
+             g->n_again, g->n_again == 1 ? "" : "s", kernels, time_print(t, again));
     for (int i = 0; i < g->n_again; i++)
         text_add(to, "  %s\n", g->again[i]);
     text_add(to, "If all activations were kept, these choices would take %s a step and %s of GPU memory instead of %s and %s.\n\n",

@@ -29,6 +29,8 @@ enum {
     SIDE_POINTS = 2, /* the same for a path around a large unit */
     LARGE = 8,       /* a unit is large with this part of all bytes that moves of units save */
     IMPROVE = 50,    /* single changes tried at each of them */
+    AGAIN_POINTS = 1, /* the two for the path in a graph with recomputation, of which there are several */
+    AGAIN_IMPROVE = 20,
     INHERIT = 6,     /* places after each that start from its work */
     WINDOWS = 4      /* gradient windows: 1, 2, 4, 8 times the largest gradient; load windows likewise */
 };
@@ -173,14 +175,14 @@ static int widest_gap(const Path *path)
 }
 
 /* The update placement and single changes at a place that do not need more memory; gradient windows. */
-static Status work_on(Search *s, Candidate *c, Candidate **out)
+static Status work_on(Search *s, Candidate *c, int improve, Candidate **out)
 {
     Candidate *best;
     TRY(search_late(s, &c->plan, "frugal, updates moved", &best));
     TRY(search_size(s, best));
     if (best->peak_bytes > c->peak_bytes)
         best = c;
-    TRY(search_improve(s, best, IMPROVE, c->peak_bytes, &best));
+    TRY(search_improve(s, best, improve, c->peak_bytes, &best));
     int64_t window = largest_grad_bytes(s->g);
     for (int i = 0; i < WINDOWS && window < all_grad_bytes(s->g); i++, window *= 2) {
         Plan p;
@@ -201,8 +203,8 @@ static Status work_on(Search *s, Candidate *c, Candidate **out)
     return ST_OK;
 }
 
-/* Tries the places of a path; works on the ends of `points` parts of the first `units` moves. */
-static Status walk(Search *s, const Candidate *from, const Move *move, int n, int units, int points)
+/* Tries the places of a path; works on the ends of `points` parts of the first `units` moves, with so many single changes. */
+static Status walk(Search *s, const Candidate *from, const Move *move, int n, int units, int points, int improve)
 {
     Path path = {.from = from, .move = move, .n = n, .at = ARENA_NEW(s->a, Candidate *, n + 1)};
     if (!path.at)
@@ -219,7 +221,7 @@ static Status walk(Search *s, const Candidate *from, const Move *move, int n, in
         int k = (int)((int64_t)units * i / points), next = (int)((int64_t)units * (i + 1) / points);
         Candidate *worked, *c;
         TRY(try_at(s, &path, k));
-        TRY(work_on(s, path.at[k], &worked));
+        TRY(work_on(s, path.at[k], improve, &worked));
         /* The moves up to the next such place, made from the better choices. */
         Plan p;
         TRY(search_copy(s, &worked->plan, &p));
@@ -231,7 +233,7 @@ static Status walk(Search *s, const Candidate *from, const Move *move, int n, in
         }
     }
     Candidate *last;
-    return points > 0 ? work_on(s, path.at[n], &last) : ST_OK;
+    return points > 0 ? work_on(s, path.at[n], improve, &last) : ST_OK;
 }
 
 /* The path of `units` moves with one of them brought to the front or to the end. */
@@ -257,7 +259,10 @@ Status search_frugal(Search *s, const Candidate *from)
     TRY(price_moves(s, &from->plan, move, units));
     qsort(move + units, (size_t)(n - units), sizeof *move, by_price);
     n += list_last_moves(s, move, units, move + n);
-    TRY(walk(s, from, move, n, units, POINTS));
+    TRY(walk(s, from, move, n, units, POINTS, IMPROVE));
+    s->path = move;
+    s->n_path = n;
+    s->n_path_units = units;
 
     Move *around = ARENA_NEW(s->a, Move, n);
     int64_t all = 0;
@@ -270,12 +275,20 @@ Status search_frugal(Search *s, const Candidate *from)
             continue;
         for (int front = 0; front < 2; front++) {
             move_one(move, units, n, i, front, around);
-            TRY(walk(s, from, around, n, units, SIDE_POINTS));
+            TRY(walk(s, from, around, n, units, SIDE_POINTS, IMPROVE));
         }
     }
 
-    units = list_moves(s, &from->plan, false, move);
-    n = units + list_moves(s, &from->plan, true, move + units);
-    qsort(move, (size_t)n, sizeof *move, by_price);
-    return walk(s, from, move, n, 0, 0);
+    Move *mixed = ARENA_NEW(s->a, Move, 2 * s->g->n_unit);
+    if (!mixed)
+        return diag_oom(s->d);
+    units = list_moves(s, &from->plan, false, mixed);
+    n = units + list_moves(s, &from->plan, true, mixed + units);
+    qsort(mixed, (size_t)n, sizeof *mixed, by_price);
+    return walk(s, from, mixed, n, 0, 0, 0);
+}
+
+Status search_frugal_again(Search *s, const Candidate *from)
+{
+    return walk(s, from, s->path, s->n_path, s->n_path_units, AGAIN_POINTS, AGAIN_IMPROVE);
 }

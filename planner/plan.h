@@ -5,7 +5,11 @@
  * first use, DHA no load, DFGB a load before the first backward use; any other place (a tied embedding gathered by DHA and loaded
  * for the head) is a GFGB that starts later. Loads run in the order of the first use that they serve.
  *
- * How long the copy stays is the other half of the decision (Hold). */
+ * How long the copy stays is the other half of the decision (Hold).
+ *
+ * Apart from units, a plan says which segments of the forward pass are computed again in the backward pass instead of being
+ * kept (graph/recompute.c). What this reads of parameters are further uses, RP, between those in FP and BP; everywhere here
+ * they are backward uses. */
 #ifndef FERRY_PLANNER_PLAN_H
 #define FERRY_PLANNER_PLAN_H
 

@@ -78,12 +78,16 @@ Status search_pin(Search *s)
 /* ---- choosing
  * -------------------------------------------------------------------------------------------------------- */
 
-/* Candidates of one speed are compared by the other timeline, without contention (optimal: with it); it is run only for
- * them. */
+/* Of candidates of one speed those that compute nothing again come first. Then they are compared by the other timeline,
+ * without contention (optimal: with it); it is run only for them. */
 static Status prefer(Search *s, const Candidate *a, const Candidate *b, bool *out)
 {
     if (a->iteration_ns != b->iteration_ns) {
         *out = a->iteration_ns < b->iteration_ns;
+        return ST_OK;
+    }
+    if ((a->plan.n_recompute > 0) != (b->plan.n_recompute > 0)) {
+        *out = a->plan.n_recompute == 0;
         return ST_OK;
     }
     int64_t ta, tb;
@@ -109,7 +113,7 @@ static int by_time(const void *x, const void *y)
 }
 
 /* The fastest first: layouts are made until one fits, and for its equals. */
-static Status choose(Search *s, int64_t mem, int64_t host, Candidate **out)
+Status search_choose(Search *s, int64_t mem, int64_t host, Candidate **out)
 {
     *out = NULL;
     int n = 0;
@@ -269,7 +273,7 @@ static Status make(Search *s, const Algorithm *algorithm, Plan **out)
     int64_t mem = o->mem_budget_bytes ? o->mem_budget_bytes : s->p->device.memory_bytes;
     int64_t host = o->host_budget_bytes ? o->host_budget_bytes : s->p->device.host_memory_bytes;
     Candidate *c;
-    TRY(choose(s, mem, host, &c));
+    TRY(search_choose(s, mem, host, &c));
     if (!c)
         return no_fit(s, mem, host);
     c->plan.budget_bytes = mem;

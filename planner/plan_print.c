@@ -53,7 +53,8 @@ void plan_print_table(const Graph *g, const Plan *plan, Text *to)
     if (n.mode[MODE_RELOAD] > 0 && plan->load_window_bytes > 0)
         text_add(to, "reloads     %s on the GPU at a time\n", size_print(a, plan->load_window_bytes));
     if (plan->n_recompute > 0)
-        text_add(to, "recompute   %d segments of the forward pass, %d kernels\n", plan->n_recompute, recomputed_kernels(g));
+        text_add(to, "recompute   %d segment%s of the forward pass, %d kernels\n", plan->n_recompute,
+                 plan->n_recompute == 1 ? "" : "s", recomputed_kernels(g));
     text_add(to, "gradients   %d on the GPU (%s), %d on the host (%s)", n.grad_gpu, size_print(a, n.grad_gpu_bytes),
              n.grad_host, size_print(b, n.grad_host_bytes));
     if (plan->gradient_window_bytes > 0)

@@ -3,7 +3,10 @@
  * An algorithm does not see the budgets. It proposes choices; search_try judges them by the timeline with contention (of
  * `optimal`: without). The plan is the fastest proposed candidate that fits; what a candidate reserves is found when it is
  * asked for. So a larger budget chooses from a larger set and never gives a slower plan, and the least budget is simply
- * the smallest candidate. */
+ * the smallest candidate.
+ *
+ * Recomputation is enumerated outside of the choices for units: candidates are of several graphs (recompute.c), first of the
+ * one that keeps everything, and those of the others start from what was found for it. */
 #ifndef FERRY_PLANNER_PLAN_SEARCH_H
 #define FERRY_PLANNER_PLAN_SEARCH_H
 
@@ -34,6 +37,10 @@ typedef struct Search {
     const Graph *g;
     Problem *problem;
     Pin *pinned;            /* by unit: by --mode */
+    struct Move *path; /* the priced path of search_frugal, of which the first moves are of units */
+    int n_path, n_path_units;
+    UnitPlan **frontier; /* plain choices by a price of memory */
+    int n_frontier;
     VEC(Candidate *) found; /* each set of choices once */
     int n_slot, *slot;      /* hash table over found, by key; heap */
     int n_timed, n_sized;   /* evaluations so far: what bounds every search, since time would not be deterministic */
@@ -66,6 +73,8 @@ Status search_try(Search *s, const Plan *choices, const char *from, Candidate **
 Status search_size(Search *s, Candidate *c);
 /* search_try, and proposes it. */
 Status search_add(Search *s, const Plan *choices, const char *from, Candidate **out);
+/* The fastest proposed candidate that fits these budgets, NULL when none does. */
+Status search_choose(Search *s, int64_t mem_bytes, int64_t host_bytes, Candidate **out);
 /* Fastest of the present graph, then the one found first. */
 Candidate *search_fastest(const Search *s);
 /* Update placement by the timeline: all early, all late, and the first k units in order of use late for a grid of k
@@ -80,8 +89,14 @@ void search_load_window(const Search *s, Plan *p, int times);
 Status search_resident(Search *s, const Plan *from);
 /* The plain graph with so many segments of equal size computed again; see recompute.c. ST_USAGE: too many. */
 Status recompute_evenly(Search *s, int segments, const Graph **out);
+/* A few graphs that compute more and more again, in the order of the time that this takes. */
+Status recompute_graphs(Search *s, const Graph ***out, int *n);
+/* With --recompute auto: enters each of them and explores from the same choices as those of this plain candidate. */
+Status search_recompute(Search *s, const Candidate *plain, Status (*explore)(Search *s, Candidate *from));
 /* From a candidate down to the most frugal choices; see frugal.c. */
 Status search_frugal(Search *s, const Candidate *from);
+/* The same along the priced path of the last search_frugal, in another graph. */
+Status search_frugal_again(Search *s, const Candidate *from);
 
 /* fills: optimum, off_gpu. The plans of MemFerry in all readings are what it starts from. *bound_ns: proven for all plans, whatever
  * --mode says. */

@@ -445,6 +445,8 @@ Status plan_read(Diag *d, Arena *a, const char *path, bool force, const char *du
     TRY(plan_yaml_head(d, a, path, &top, &plan));
     TRY(profile_load(d, a, plan->profile_path, force, dump_after, profile, model, graph));
     Status st = plan_yaml_body(d, a, top, *graph, *profile, force, plan);
+    if (st == ST_OK)
+        st = graph_check(d, plan->graph);
     if (st != ST_OK) {
         graph_close(*graph);
         model_close(*model);

@@ -46,7 +46,7 @@ static const char *part_class(const Part *p)
 {
     switch (p->stream) {
     case STREAM_COMPUTE:
-        return strcmp(p->what, "forward") == 0 ? "fp" : "bp";
+        return strcmp(p->what, "forward") == 0 ? "fp" : strcmp(p->what, "recompute") == 0 ? "rp" : "bp";
     case STREAM_LOAD:
         return "ld";
     case STREAM_STORE:
@@ -177,6 +177,12 @@ static const struct {
     {"forward", "forward"}, {"backward", "backward"}, {"load", "load"}, {"store", "store"}, {"adamw", "update"}};
 enum { N_COLUMN = sizeof COLUMNS / sizeof COLUMNS[0] };
 
+/* What is computed again is a part of the backward pass. */
+static bool is_in_column(const Part *p, const char *what)
+{
+    return strcmp(p->what, what) == 0 || (strcmp(p->what, "recompute") == 0 && strcmp(what, "backward") == 0);
+}
+
 /* One row a name, in the order of first use. Layers and the units that are called after them share a row. */
 static void layers(const Report *r, Text *to)
 {
@@ -202,7 +208,7 @@ static void layers(const Report *r, Text *to)
             Sums s = {0};
             bool any = false;
             for (int k = 0; k < r->parts.n; k++)
-                if (strcmp(r->parts.part[k].of, name) == 0 && strcmp(r->parts.part[k].what, COLUMNS[c].what) == 0) {
+                if (strcmp(r->parts.part[k].of, name) == 0 && is_in_column(&r->parts.part[k], COLUMNS[c].what)) {
                     add_to(&s, r, k);
                     any = true;
                 }

@@ -208,6 +208,11 @@ static void unit_row(const Report *r, const Times *layer, int i, Text *to)
         }
         last = op;
     }
+    bool again = false;
+    for (int k = 0; k < u->n_use; k++)
+        again = again || u->use[k].phase == PHASE_RP;
+    if (again)
+        text_add(to, "%scomputed again", more++ ? "; " : "");
     if (plan_mode(u, c) != MODE_DHA && c->first_gpu_use > 0 && u->use[u->n_use - 1].layer != u->use[0].layer) {
         const Use *use = &u->use[c->first_gpu_use];
         text_add(to, "%sloaded for %s of ", more ? "; " : "", kernel_part_name(use->phase));

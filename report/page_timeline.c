@@ -219,6 +219,8 @@ void page_timeline(const Report *r, const Window *w, Text *to)
     }
     text_add(to,
              "<ul class=\"legend\">\n<li><s class=\"fp\"></s>forward</li>\n<li><s class=\"bp\"></s>backward</li>\n");
+    if (r->graph->n_again > 0)
+        text_add(to, "<li><s class=\"rp\"></s>computed again</li>\n");
     if (dha)
         text_add(to, "<li><s class=\"dha\"></s>touches host memory (DHA)</li>\n");
     text_add(

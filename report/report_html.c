@@ -86,6 +86,8 @@ static void heading(const Report *r, Text *to)
         for (int k = 0; k < o->shape[i].rank; k++)
             text_add(to, "%s%" PRId64, k ? "&#215;" : "&#160;", o->shape[i].dim[k]);
     }
+    if (p->n_recompute > 0)
+        text_add(to, " &#183; %d segment%s computed again", p->n_recompute, p->n_recompute == 1 ? "" : "s");
     text_add(to, " &#183; %s%s%s</p>\n", r->graph->precision == FERRY_F64    ? "fp64"
                                        : r->graph->precision == FERRY_BF16 ? "bf16"
                                                                            : "fp32",

@@ -19,6 +19,7 @@ static Status run_algorithms(Diag *d, Arena *a, Report *r)
                          .mem_budget_bytes = r->plan->budget_bytes,
                          .host_budget_bytes = r->plan->host_budget_bytes,
                          .reserve_factor = -1,
+                         .recompute = RECOMPUTE_AUTO,
                          .clip = r->plan->clip};
         ReportAlgorithm *out = &r->algorithm[r->n_algorithm++];
         *out = (ReportAlgorithm){.name = table[i].name, .what = table[i].what};

@@ -3,7 +3,7 @@
 . "${FERRY_SOURCE:?}/tests/e2e/lib.sh"
 device="model:$FERRY_SOURCE/tests/data/mixed-device.yaml"
 quiet ferryc profile "$models/gpt2/loss-ts.onnx" --dim batch=4 --dim seq=32 --device "$device"
-quiet ferryc plan
+quiet ferryc plan --recompute 3
 quiet ferryc emit
 build_schedule schedule
 train=(schedule/trainer --data "$models/gpt2/data")
@@ -17,7 +17,7 @@ grep -qx 'steps: 9' run.yaml || fail "$(head -n 12 run.yaml)"
 grep -q "^plan_hash: \"$(grep -o 'SCHEDULE_PLAN_HASH "[0-9a-f]*"' schedule/schedule.h | cut -d'"' -f2)\"" run.yaml || fail "no hash of the plan"
 parts=$(grep -c '{stream:' run.yaml)
 [ "$parts" -eq "$(grep -c '^    PART_[a-z0-9_]*,$' schedule/schedule.c)" ] || fail "$parts parts"
-for what in load_input forward backward store_loss store load norm adamw; do
+for what in load_input forward backward recompute store_loss store load norm adamw; do
     grep -q "what: $what," run.yaml || fail "no $what was recorded"
 done
 awk -F'[:,{} ]+' '

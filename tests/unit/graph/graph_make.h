@@ -176,6 +176,7 @@ static inline void make_check_recomputation(Make *m, const Exec *plain)
     const Graph *g;
     Exec e;
     OK(graph_recompute(&m->d, m->arena, m->g, make_ends(m, ends), ends, &g));
+    OK(graph_check(&m->d, g));
     exec_open(&e, g);
     exec_run(&e, g->node.count);
     assert_memory_equal(e.at[g->loss], plain->at[g->loss], sizeof(double));

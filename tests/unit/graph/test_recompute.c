@@ -110,7 +110,7 @@ static void check_model(const char *family, const char *file, const char *loss, 
         assert_int_equal(graph_end_node(c.g, end[i]), cut[i].node);
         assert_true(cut[i].saved_bytes <= total && (i == 0 || cut[i].saved_bytes >= cut[i - 1].saved_bytes));
     }
-    if (graph_recompute(&c.d, c.arena, c.g, n, end, &again) != ST_OK)
+    if (graph_recompute(&c.d, c.arena, c.g, n, end, &again) != ST_OK || graph_check(&c.d, again) != ST_OK)
         fail_msg("%s", c.d.message);
     print_message("%s %s: %d cuts, %d nodes computed again, %lld bytes instead of %lld\n", family, file, n, copies(again),
                   (long long)live_bytes(again), (long long)live_bytes(c.g));
