@@ -19,13 +19,13 @@ enum {
     REPEAT = 6,         /* of step 2 */
     ROUNDS = 80,        /* of rows, at the root */
     NODE_ROUNDS = 20,   /* and at a node */
-    SMALL = 30,         /* groups: up to here branch and bound is meant to end */
-    NODES = 40000,      /* for these */
-    NODES_LARGE = 60,   /* for others */
-    ITERATIONS = 200000,      /* simplex iterations of branch and bound for small ones, */
-    WORK = 5 * 1000 * 1000,  /* and for others, times columns */
-    EVALUATIONS = 1500,       /* exact periods of one exchange, */
-    EVALUATED = 150 * 1000    /* and these times groups */
+    SMALL = 30,             /* groups: up to here branch and bound is meant to end */
+    NODES = 40000,          /* for these */
+    NODES_LARGE = 60,       /* for others */
+    ITERATIONS = 50000,     /* simplex iterations of branch and bound for small ones, */
+    WORK = 5 * 1000 * 1000, /* and for others, times columns */
+    EVALUATIONS = 1500,     /* exact periods of one exchange, */
+    EVALUATED = 150 * 1000  /* and these times groups */
 };
 
 static int evaluations(const LpMaster *x)
@@ -33,6 +33,8 @@ static int evaluations(const LpMaster *x)
     int n = EVALUATED / (x->m->n_group + 1);
     return n < EVALUATIONS ? n : EVALUATIONS;
 }
+
+static const double LIVES_FIRST = 20; /* times the weight of other properties */
 
 /* ---- branch and bound
  * ------------------------------------------------------------------------------------------------- */
@@ -129,7 +131,8 @@ static double weight_of(const LpMaster *x, const bool *allowed, const LpWhen *w,
     return sum;
 }
 
-/* The property that the relaxation is least decided about. False: one choice is left in each group. */
+/* The property that the relaxation is least decided about; where a unit lives comes before the rest, since the rows with
+ * conditions hang on it. False: one choice is left in each group. */
 static bool choose_branch(const LpMaster *x, const bool *allowed, LpWhen *out)
 {
     const LpModel *m = x->m;
@@ -143,6 +146,8 @@ static bool choose_branch(const LpMaster *x, const bool *allowed, LpWhen *out)
             bool splits;
             double matters, weight = weight_of(x, allowed, &w, &splits, &matters);
             weight = (weight > 0.5 ? 1 - weight : weight) * (1 + matters);
+            if (w.holds == 1u << HOLD_RESIDENT)
+                weight *= LIVES_FIRST;
             if (splits && weight > best + 1e-9) {
                 best = weight;
                 *out = w;
@@ -218,6 +223,7 @@ static Status branch_and_bound(LpMaster *x, int *choice, int64_t *bound_ns, int 
            x->iterations < iterations && !x->dead) {
         Branch n = pop(&t);
         (*n_node)++;
+        x->bound_ns = n.bound_ns > x->bound_ns ? n.bound_ns : x->bound_ns; /* of all that is left: rows get stronger */
         st = visit(&t, &n);
         base_free(n.allowed);
     }

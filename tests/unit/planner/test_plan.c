@@ -245,7 +245,7 @@ static void least_budget_works(void **state)
     (void)state;
     const char *names[] = {"native-offload", "dha", "deepspeed-like", "memferry", "go-memferry", "auto"};
     for (unsigned seed = 1; seed <= 2; seed++) {
-        World *w = world_open(2, seed);
+        World *w = world_open(1, seed);
         for (int k = 0; k < 6; k++) {
             PlanOptions o = options(names[k]);
             Diag d;
@@ -313,7 +313,7 @@ static void more_budget_is_never_slower(void **state)
 {
     (void)state;
     for (int clip = 0; clip < 2; clip++) {
-        World *w = world_open(2 - clip, 5);
+        World *w = world_open(1, 5);
         PlanOptions o = options("auto");
         o.clip = clip;
         Diag d;
@@ -351,7 +351,7 @@ static void yaml_round_trip(void **state)
     (void)state;
     const char *names[] = {"native-offload", "deepspeed-like", "go-memferry", "auto"};
     for (int k = 0; k < 4; k++) {
-        World *w = world_open(2, (unsigned)k);
+        World *w = world_open(1, (unsigned)k);
         Diag d = {.quiet = true};
         PlanOptions o = options(names[k]);
         o.clip = k % 2;
