@@ -14,7 +14,7 @@ row() { # DEVICE NAME
     for a in "${algorithms[@]}"; do
         [ "$a$AUTO" = autono ] || plan_of "$at.yaml" "$at.$a" --algorithm "$a" || true
     done
-    printf '| %s | %s |' "$2" "$(grep -c '^ *{"name":' "$at.native-offload.json")"
+    printf '| %s | %s |' "$2" "$(grep -c '^ *{"name":' "$(ls "$at".*.json | head -1)")"
     for a in "${algorithms[@]:0:6}"; do printf ' %s |' "$(ms model_ns "$at.$a.json")"; done
     if [ -f "$at.optimal.json" ]; then
         plan_of "$at.yaml" "$at.free" --algorithm optimal --mem-budget 1T --host-budget 1T

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Everything that bench/planner/RESULTS.md shows, written there; the last line is `worst gap PERCENT`.    run.sh [OUTPUT]
-# Takes the better part of an hour on two processors, AUTO=no a third of that; lib.sh says what else the environment sets. One part alone prints Markdown:
+# Takes about an hour on two processors with AUTO=no, and more without; lib.sh says what else the environment sets. One part alone prints Markdown:
 # models.sh, sizes.sh, limit.sh, paper.sh, sweep.sh. random.sh is a test of its own.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Plans for 40 budgets from the least to more than enough, as Markdown: time never rises, the peak keeps the budget, each plan is
-# proved, each schedule compiles. Ends with 1 when one of these is not so.    sweep.sh [BUDGETS [ALGORITHM [DEVICE]]]
+# proved, each schedule compiles. Ends with 1 when one of these is not so.    sweep.sh [BUDGETS [ALGORITHM [DEVICE]]]; NAMES: of models
 . "$(dirname "$0")/lib.sh"
 budgets=${1:-40} algorithm=${2:-optimal} device=${3:-rtx4090-pcie4}
 key=model_ns # what the algorithm minimises
@@ -22,7 +22,7 @@ point() { # NAME NUMBER MIB
 
 echo "| model | budgets | least MiB | ms at the least | ms at the half | ms at the most | most MiB used | different plans | worst peak / budget |"
 echo "|---|---|---|---|---|---|---|---|---|"
-for name in gpt2-medium llama-1b; do
+for name in ${NAMES:-gpt2-medium llama-1b}; do
     profile_of $name "$device" "$work/$name.yaml"
     "$ferryc" plan "$work/$name.yaml" --dry-run --json --algorithm "$algorithm" >"$work/$name.most.json"
     most=$(($(number peak_bytes "$work/$name.most.json") / 1048576 * 21 / 20))
