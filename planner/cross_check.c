@@ -6,7 +6,8 @@
  * the plan lacks is switched off in every row by a big-M. The order of steps in the program is read from lists that
  * steps_build makes, kernels' times from lists that steps_time has timed, one layer and placement at a time; which
  * steps depend on each other is stated here from the arguments of kernels. Between any two steps of a stream there is a
- * row, so that none relies on a step in between being there.
+ * row, so that none relies on a step in between being there. The compute stream is the exception: what the GPU does for a
+ * unit that lives there is always a step, which takes no time for one that does not.
  *
  * Big-M: start times count from the staging of the iteration. In steady state the norm of an iteration is known before
  * the staging of the one after the next, so all its steps but late updates end within two periods, and those within

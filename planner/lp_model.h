@@ -27,6 +27,13 @@
  * first use of the j-th, one after another. Without clip, so do the square sums and updates of those units that are
  * used no later than b and complete no earlier than a, between the square sum of a and the first use of b.
  *
+ * Units that live on the GPU. Their square sums and updates stand on the compute stream: slots between the kernels, which
+ * take no time for a unit that lives elsewhere, so that the stream stays one row of slots. Such a unit has no store, load and
+ * step of the CPU; its absent events pass on what the CPU did before, which is news to its first use: the orderings from
+ * updates to first uses are conditional for units that may live there, and so is that from the norm to the updates on the GPU.
+ * What stays unconditional, and makes the relaxation strong, are the sums over several units: a run of updates counts those
+ * that the CPU makes, and a first use behind it that does not wait for the CPU comes after one of the run that does.
+ *
  * Rows that must not bind when their step is absent (*conditional*):
  *   update -> load (u, k)           only when u is loaded before its use k
  *   last read of a device copy -> the next load into it; left out when the last read of the inputs comes later, since
