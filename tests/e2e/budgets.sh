@@ -34,6 +34,8 @@ sweep() {
 quiet ferryc profile "$models/full/gpt2-ts.onnx" --loss cross_entropy --tie 'm.transformer.wte.weight=onnx::MatMul_2862^T' \
     --dim batch=8 --dim seq=512 --device "model:$FERRY_SOURCE/examples/devices/rtx4090-pcie4.yaml"
 sweep gpt2 8 model_ns --algorithm optimal
+grep -q '^recompute:' gpt2.0.yaml || fail "the least budget asks for no recomputation"
+grep -q '^recompute:' gpt2.8.yaml && fail "recomputation with more memory than the fastest plan needs"
 for ((i = 0; i <= 8; i++)); do
     quiet ferryc emit gpt2.$i.yaml --random-init 1 -o full
     quiet gcc -std=c17 -D_GNU_SOURCE -O0 -Wall -Wextra -Werror -I"$FERRY_BUILD/include" -c full/schedule.c -o full.o
@@ -43,6 +45,7 @@ quiet ferryc profile "$models/gpt2/loss-ts.onnx" --dim batch=4 --dim seq=32 -f -
 sweep optimal 4 model_ns --algorithm optimal
 sweep auto 4 iteration_ns
 for name in optimal auto; do
+    grep -q '^recompute:' $name.1.yaml || fail "$name: no recomputation near the least budget"
     for ((i = 0; i <= 4; i++)); do
         quiet ferryc emit $name.$i.yaml -o tiny
         build_schedule tiny
