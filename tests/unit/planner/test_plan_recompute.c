@@ -141,7 +141,6 @@ static void test_by_hand(void **state)
     assert_true(plan->live_bytes < none->live_bytes && plan->compute_ns > none->compute_ns);
     assert_int_equal(plan->bound_ns, none->bound_ns);
     verify(&w, plan);
-    assert_int_equal(make(&w, RECOMPUTE_AUTO)->n_recompute, 0);
     /* a graph with recomputation means the model's */
     PlanOptions o = {.algorithm = "memferry", .reserve_factor = -1};
     Diag d = {.quiet = true};
