@@ -152,7 +152,7 @@ static inline void tiny_write(const char *path, const char *const *name, int lay
 static inline char *tiny_dir(Arena *a)
 {
     /* memory, where there is such a folder: every file is flushed to its disk */
-    const char *root = access("/dev/shm", W_OK) == 0 ? "/dev/shm/" : "";
+    const char *root = access("/dev/shm", W_OK) == 0 ? "/dev/shm/" : P_tmpdir "/";
     char *dir = arena_printf(a, "%stest_codegen_XXXXXX", root);
     assert_non_null(mkdtemp(dir));
     return dir;

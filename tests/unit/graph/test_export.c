@@ -83,7 +83,7 @@ static File file_open(void)
 {
     File f = {.a = arena_open()};
     Text graph = {0}, node = {0}, attribute = {0}, t;
-    f.dir = arena_strdup(f.a, "test_export_XXXXXX");
+    f.dir = arena_strdup(f.a, P_tmpdir "/test_export_XXXXXX");
     assert_non_null(mkdtemp(f.dir));
     f.model = path_join(f.a, f.dir, "m.onnx");
     f.out = path_join(f.a, f.dir, "t.onnx");

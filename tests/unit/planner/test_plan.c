@@ -35,7 +35,7 @@ static World *world_open(int blocks, unsigned seed)
                                           .freeze_positions = seed % 2 == 0,
                                           .seed = seed},
                          &w->g, &w->p);
-    strcpy(w->dir, "test_plan_XXXXXX");
+    strcpy(w->dir, P_tmpdir "/test_plan_XXXXXX");
     assert_non_null(mkdtemp(w->dir));
     snprintf(w->path, sizeof w->path, "%s/plan.yaml", w->dir);
     char *profile = arena_printf(a, "%s/profile.yaml", w->dir);

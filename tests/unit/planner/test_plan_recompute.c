@@ -241,7 +241,7 @@ static void expect_refused(World *w, const char *text, const char *find, const c
 {
     const char *at = strstr(text, find);
     assert_non_null(at);
-    char *edited = arena_printf(w->a, "%.*s%s%s", (int)(at - text), text, replace, at + strlen(find)), path[] = "recompute_XXXXXX";
+    char *edited = arena_printf(w->a, "%.*s%s%s", (int)(at - text), text, replace, at + strlen(find)), path[] = P_tmpdir "/recompute_XXXXXX";
     Diag d = {.quiet = true};
     YamlNode *top;
     Plan *plan;
@@ -264,7 +264,7 @@ static void test_yaml(void **state)
     Plan *plan = make(&w, 3), *again;
     Text one = {0}, two = {0};
     plan_yaml_text(plan->graph, plan, "profile.yaml", &one);
-    char path[] = "recompute_XXXXXX";
+    char path[] = P_tmpdir "/recompute_XXXXXX";
     YamlNode *top;
     int file = mkstemp(path);
     assert_true(file >= 0 && write(file, one.at, one.size) == (ssize_t)one.size);
