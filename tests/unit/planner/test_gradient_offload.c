@@ -1,9 +1,13 @@
-/* test_gradient_offload.c - the knapsack of gradient_offload.c against all subsets. */
+/* test_gradient_offload.c - the knapsack of gradient_offload.c against all subsets and against GLPK's branch and bound.
+ * FERRY_RANDOM_INSTANCES sets the number of the latter's instances. */
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <cmocka.h>
+#include <glpk.h>
+#include <stdlib.h>
 
 #include "planner/problem.h"
 
@@ -69,6 +73,82 @@ static void random_instances(void **state)
         check(n, bytes, gain, all);
         check(n, bytes, gain, 0);
     }
+}
+
+/* The most gain within `limit` bytes, or with at_least > 0 the fewest bytes that gain as much; -1: the solver gave up. */
+static int64_t solver(int n, const int64_t *bytes, const int64_t *gain, int64_t limit, int64_t at_least)
+{
+    int index[64];
+    double value[64];
+    glp_term_out(GLP_OFF);
+    glp_prob *lp = glp_create_prob();
+    glp_set_obj_dir(lp, at_least > 0 ? GLP_MIN : GLP_MAX);
+    glp_add_cols(lp, n);
+    glp_add_rows(lp, 2);
+    for (int row = 1; row <= 2; row++) {
+        const int64_t *of = row == 1 ? bytes : gain;
+        for (int i = 1; i <= n; i++) {
+            index[i] = i;
+            value[i] = (double)of[i - 1];
+        }
+        glp_set_mat_row(lp, row, n, index, value);
+    }
+    glp_set_row_bnds(lp, 1, GLP_UP, 0, (double)limit);
+    glp_set_row_bnds(lp, 2, at_least > 0 ? GLP_LO : GLP_FR, (double)at_least, 0);
+    for (int i = 1; i <= n; i++) {
+        glp_set_col_kind(lp, i, GLP_BV);
+        glp_set_obj_coef(lp, i, (double)(at_least > 0 ? bytes : gain)[i - 1]);
+    }
+    glp_iocp o;
+    glp_init_iocp(&o);
+    o.msg_lev = GLP_MSG_OFF;
+    o.presolve = GLP_ON;
+    o.tol_int = 1e-9;
+    int64_t found = -1;
+    if (glp_intopt(lp, &o) == 0 && glp_mip_status(lp) == GLP_OPT)
+        found = llround(glp_mip_obj_val(lp));
+    glp_delete_prob(lp);
+    return found;
+}
+
+/* Too many items for all subsets; the same gain and, among the sets that reach it, the same bytes. */
+static void branch_and_bound(void **state)
+{
+    (void)state;
+    const char *count = getenv("FERRY_RANDOM_INSTANCES");
+    uint64_t seed = 17;
+    int agreed = 0, rounds = count ? atoi(count) : 150;
+    for (int round = 0; round < rounds; round++) {
+        int n = 14 + (int)(draw(&seed) % 12);
+        int64_t bytes[64], gain[64], all = 0, b = 0, g = 0;
+        bool keep[64];
+        int kind = round % 4;
+        for (int i = 0; i < n; i++) {
+            bytes[i] = 1 + draw(&seed) % (kind == 1 ? 6 : 4000);
+            gain[i] = kind == 1   ? 1 + (int64_t)(draw(&seed) % 4)
+                      : kind == 2 ? 3 * bytes[i] + (int64_t)(draw(&seed) % 9)
+                                  : (int64_t)(draw(&seed) % 5000) - (kind == 3 ? 1000 : 0);
+            all += bytes[i];
+        }
+        Diag d = {0};
+        int64_t limit = (int64_t)(draw(&seed) % (uint32_t)(all + 1));
+        assert_int_equal(gradient_offload(&d, n, bytes, gain, limit, keep), ST_OK);
+        for (int i = 0; i < n; i++) {
+            b += keep[i] ? bytes[i] : 0;
+            g += keep[i] ? gain[i] : 0;
+        }
+        int64_t most = solver(n, bytes, gain, limit, 0);
+        if (most < 0)
+            continue;
+        assert_int_equal(g, most);
+        int64_t fewest = g > 0 ? solver(n, bytes, gain, limit, g) : 0;
+        if (fewest < 0)
+            continue;
+        assert_int_equal(b, fewest);
+        agreed++;
+    }
+    print_message("%d of %d instances solved by branch and bound as well\n", agreed, rounds);
+    assert_true(agreed * 10 >= rounds * 9);
 }
 
 static void edges(void **state)
@@ -138,6 +218,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(random_instances),
+        cmocka_unit_test(branch_and_bound),
         cmocka_unit_test(edges),
         cmocka_unit_test(many),
         cmocka_unit_test(memory_fails),
