@@ -148,11 +148,11 @@ static void test_linear(void **state)
         compare(&k, tolerance(&k));
         k = start(FERRY_OP_LINEAR_DX, floats[type]);
         k.trans_b = bench_bits() % 2 != 0;
-        bench_alloc(&k, 0);
         k.accumulate = bench_bits() % 2 != 0;
         if (k.accumulate) {
             bench_random(&k, 0, -1, 1);
         } else {
+            bench_alloc(&k, 0);
             memset(k.arg[0], 0xFF, (size_t)(k.m * k.k) * ferry_dtype_bytes(k.dtype));
         }
         bench_random(&k, 1, -1, 1);
