@@ -50,13 +50,19 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 static const char HTML_PREFIX[] = "<!--", HTML_TITLE[] = "report of a plan -->";
 static const char JSON_PREFIX[] = "{\"written_by\": \"", JSON_TITLE[] = "timeline of a plan\",";
 
-static Status write_both(Diag *d, const Args *args, const char *trace, const Text *html, const Text *json)
+/* Both may be written, or none is. */
+static Status check_both(Diag *d, const Args *args, const char *trace)
 {
     bool edited;
-    if (!args->overwrite) { /* both or none */
-        TRY(owned_check(d, args->output, HTML_PREFIX, &edited));
-        TRY(owned_check(d, trace, JSON_PREFIX, &edited));
-    }
+    if (args->overwrite)
+        return ST_OK;
+    TRY(owned_check(d, args->output, HTML_PREFIX, &edited));
+    return owned_check(d, trace, JSON_PREFIX, &edited);
+}
+
+static Status write_both(Diag *d, const Args *args, const char *trace, const Text *html, const Text *json)
+{
+    TRY(check_both(d, args, trace)); /* once more: the algorithms took a while */
     TRY(owned_write(d, trace, JSON_PREFIX, JSON_TITLE, json->at, json->size, args->overwrite));
     return owned_write(d, args->output, HTML_PREFIX, HTML_TITLE, html->at, html->size, args->overwrite);
 }
@@ -90,6 +96,8 @@ static Status report(Diag *d, Arena *arena, const Args *args, const Graph *g, co
         return diag_oom(d);
     if (strcmp(trace, args->output) == 0)
         return diag_fail(d, ST_USAGE, "-o %s: the trace is written to this name", args->output);
+    TRY(check_both(d, args, trace));
+    TRY(report_algorithms(d, arena, r));
     Text html = {0}, json = {0};
     Status st = report_html(d, r, &html);
     if (st == ST_OK)

@@ -337,13 +337,13 @@ static Status auto_all(Search *s)
 }
 
 static const Algorithm algorithms[] = {
-    {"native-offload", "load everything, updates after the backward pass", native},
-    {"dha", "load nothing, kernels read and write host memory", dha},
-    {"deepspeed-like", "native-offload with gradients freed after their copy", deepspeed_like},
-    {"memferry", "MemFerry's Algorithms 1 and 2, the best of all readings", memferry},
-    {"go-memferry", "memferry with gradients offloaded by --reserve-factor", go_memferry},
-    {"optimal", "the least time without contention, with a proof", optimal},
-    {"auto", "the fastest plan that fits, over all of these and more", auto_all},
+    {"native-offload", "load everything, updates after the backward pass", native, false},
+    {"dha", "load nothing, kernels read and write host memory", dha, false},
+    {"deepspeed-like", "native-offload with gradients freed after their copy", deepspeed_like, false},
+    {"memferry", "MemFerry's Algorithms 1 and 2, the best of all readings", memferry, false},
+    {"go-memferry", "memferry with gradients offloaded by --reserve-factor", go_memferry, false},
+    {"optimal", "the least time without contention, with a proof", optimal, true},
+    {"auto", "the fastest plan that fits, over all of these and more", auto_all, true},
 };
 enum { ALGORITHM_COUNT = sizeof algorithms / sizeof algorithms[0] };
 

@@ -38,6 +38,7 @@ static Status other_algorithms(Diag *d, Arena *a, const Graph *g, const Profile 
         o.dump_after = NULL;
         o.mem_budget_bytes = o.host_budget_bytes = INT64_MAX;
         o.n_rule = 0;
+        o.bound_ns = plan->bound_ns;
         Plan *other;
         TRY(plan_make(d, a, g, p, &o, &other));
         line(to, table[i].name, other->model_ns, plan->bound_ns);

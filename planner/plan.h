@@ -128,6 +128,7 @@ typedef struct PlanOptions {
     bool clip;
     int n_rule;
     ModeRule *rule;            /* --mode, applied after the algorithm, in order; a glob that matches nothing is ST_USAGE */
+    int64_t bound_ns; /* 0, or what was proven before for this graph, profile and clip: not proven again by the papers' algorithms */
     const char *dump_after; /* a pass of plan_is_pass: what it made goes to stderr; NULL and other names: nothing */
 } PlanOptions;
 

@@ -262,8 +262,9 @@ static Status make(Search *s, const Algorithm *algorithm, Plan **out)
     TRY(search_open(s));
     if (o->dump_after)
         TRY(dump_stage(s, o->dump_after, NULL));
-    int64_t bound_ns;
-    TRY(search_optimum(s, &bound_ns));
+    int64_t bound_ns = o->bound_ns;
+    if (bound_ns == 0 || algorithm->from_optimum)
+        TRY(search_optimum(s, &bound_ns));
     if (o->recompute > 0) {
         const Graph *g;
         TRY(recompute_evenly(s, o->recompute, &g));

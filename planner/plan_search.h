@@ -50,6 +50,7 @@ typedef struct Algorithm {
     const char *name;
     const char *what; /* one line for --help */
     Status (*propose)(Search *s);
+    bool from_optimum; /* it starts from Search.optimum */
 } Algorithm;
 const Algorithm *algorithm_find(const char *name); /* NULL: there is none */
 const Algorithm *algorithm_table(int *count);

@@ -122,9 +122,12 @@ typedef struct Report {
     const Run *run; /* NULL: none was recorded */
 } Report;
 
-/* needs: a plan that was restated, its timed steps   Runs every algorithm; arena memory. */
+/* needs: a plan that was restated, its timed steps   fills: all but the algorithms and the run; arena memory. */
 Status report_make(Diag *d, Arena *a, const Graph *g, const Profile *p, const Plan *plan, const StepList *s,
                    Report **out);
+/* Every algorithm on the same profile, within the same budgets, which takes seconds. One that does not fit says what it would
+ * need. */
+Status report_algorithms(Diag *d, Arena *a, Report *r);
 /* One HTML file without its first line: no network, no date; a picture without scripts. Reads well from 390 pixels on.
  */
 Status report_html(Diag *d, const Report *r, Text *to);

@@ -6,38 +6,49 @@
 
 #include <string.h>
 
-/* Every algorithm on the same profile, within the same budgets. One that does not fit says what it would need. */
-static Status run_algorithms(Diag *d, Arena *a, Report *r)
+/* *bound_ns: 0, or proven before; proven then. */
+static Status run_algorithm(Diag *d, Arena *a, const Report *r, int64_t *bound_ns, ReportAlgorithm *out)
+{
+    PlanOptions o = {.algorithm = out->name,
+                     .mem_budget_bytes = r->plan->budget_bytes,
+                     .host_budget_bytes = r->plan->host_budget_bytes,
+                     .reserve_factor = -1,
+                     .recompute = RECOMPUTE_AUTO,
+                     .clip = r->plan->clip,
+                     .bound_ns = *bound_ns};
+    Diag own = {.quiet = true};
+    Plan *plan;
+    Status st = plan_make(&own, a, r->graph, r->profile, &o, &plan);
+    if (st == ST_OK) {
+        out->plan = plan;
+        *bound_ns = plan->bound_ns;
+        return ST_OK;
+    }
+    if (st != ST_NO_FIT) {
+        diag_fail(d, st, "%s", own.message);
+        return own.hint[0] ? diag_hint(d, "%s", own.hint) : st;
+    }
+    const char *least = strstr(own.message, "the least ");
+    out->why_not = arena_strdup(a, least ? least : own.message);
+    return out->why_not ? ST_OK : diag_oom(d);
+}
+
+Status report_algorithms(Diag *d, Arena *a, Report *r)
 {
     int n;
+    int64_t bound_ns = 0;
     const Algorithm *table = algorithm_table(&n);
     r->algorithm = ARENA_NEW(a, ReportAlgorithm, n);
     if (!r->algorithm)
         return diag_oom(d);
-    for (int i = 0; i < n; i++) {
-        PlanOptions o = {.algorithm = table[i].name,
-                         .mem_budget_bytes = r->plan->budget_bytes,
-                         .host_budget_bytes = r->plan->host_budget_bytes,
-                         .reserve_factor = -1,
-                         .recompute = RECOMPUTE_AUTO,
-                         .clip = r->plan->clip};
-        ReportAlgorithm *out = &r->algorithm[r->n_algorithm++];
-        *out = (ReportAlgorithm){.name = table[i].name, .what = table[i].what};
-        Diag own = {.quiet = true};
-        Plan *plan;
-        Status st = plan_make(&own, a, r->graph, r->profile, &o, &plan);
-        if (st == ST_OK) {
-            out->plan = plan;
-        } else if (st == ST_NO_FIT) {
-            const char *least = strstr(own.message, "the least ");
-            out->why_not = arena_strdup(a, least ? least : own.message);
-            if (!out->why_not)
-                return diag_oom(d);
-        } else {
-            diag_fail(d, st, "%s", own.message);
-            return own.hint[0] ? diag_hint(d, "%s", own.hint) : st;
-        }
-    }
+    r->n_algorithm = n;
+    for (int i = 0; i < n; i++)
+        r->algorithm[i] = (ReportAlgorithm){.name = table[i].name, .what = table[i].what};
+    /* A bound that one has proven serves all. */
+    for (int last = 0; last < 2; last++)
+        for (int i = 0; i < n; i++)
+            if (table[i].from_optimum == (last == 0))
+                TRY(run_algorithm(d, a, r, &bound_ns, &r->algorithm[i]));
     return ST_OK;
 }
 
@@ -60,7 +71,6 @@ Status report_make(Diag *d, Arena *a, const Graph *g, const Profile *p, const Pl
     }
     r->live = live;
     TRY(parts_build(d, a, s, &r->parts));
-    TRY(run_algorithms(d, a, r));
     *out = r;
     return ST_OK;
 }

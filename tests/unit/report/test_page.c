@@ -74,6 +74,7 @@ static void test_page(void **state)
         Diag d = {0};
         make(&c, &rng, true);
         assert_int_equal(report_make(&d, c.a, c.g, c.p, c.plan, c.s, &c.r), ST_OK);
+        assert_int_equal(report_algorithms(&d, c.a, c.r), ST_OK);
         for (int i = 0; i < c.r->n_algorithm; i++)
             *(c.r->algorithm[i].plan ? &in : &out) += 1;
         Text t = {0};
