@@ -33,10 +33,10 @@ sweep() {
 
 quiet ferryc profile "$models/full/gpt2-ts.onnx" --loss cross_entropy --tie 'm.transformer.wte.weight=onnx::MatMul_2862^T' \
     --dim batch=8 --dim seq=512 --device "model:$FERRY_SOURCE/examples/devices/rtx4090-pcie4.yaml"
-sweep gpt2 8 model_ns --algorithm optimal
+sweep gpt2 4 model_ns --algorithm optimal
 grep -q '^recompute:' gpt2.0.yaml || fail "the least budget asks for no recomputation"
-grep -q '^recompute:' gpt2.8.yaml && fail "recomputation with more memory than the fastest plan needs"
-for ((i = 0; i <= 8; i++)); do
+grep -q '^recompute:' gpt2.4.yaml && fail "recomputation with more memory than the fastest plan needs"
+for ((i = 0; i <= 4; i++)); do
     quiet ferryc emit gpt2.$i.yaml --random-init 1 -o full
     quiet gcc -std=c17 -D_GNU_SOURCE -O0 -Wall -Wextra -Werror -I"$FERRY_BUILD/include" -c full/schedule.c -o full.o
 done
