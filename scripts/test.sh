@@ -29,6 +29,6 @@ if [ -z "${FERRY_TEST_QUICK:-}" ]; then
     run build-asan
     build build-tsan -DFERRY_SANITIZE=thread
     run build-tsan
-    build build-fuzz -DFERRY_FUZZ=ON -DCMAKE_C_COMPILER=clang -DFERRY_FUZZ_SECONDS=${FERRY_FUZZ_SECONDS:-20}
+    build build-fuzz -DFERRY_FUZZ=ON -DCMAKE_C_COMPILER=clang -DFERRY_FUZZ_SECONDS=${FERRY_FUZZ_SECONDS:-30}
     run build-fuzz
 fi
