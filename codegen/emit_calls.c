@@ -1,5 +1,5 @@
 /* emit_calls.c - one kernel of the graph as one call of libferry, under a comment that gives its shapes. */
-#include "codegen/codegen.h"
+#include "codegen/emit_schedule.h"
 #include "graph/call.h"
 
 #include <inttypes.h>
@@ -203,50 +203,10 @@ static void add_program(Text *t, const Emitter *e, const Node *n)
     text_add(t, "}");
 }
 
-static void add_shape(Text *t, const Graph *g, int tensor)
-{
-    const Tensor *x = &g->tensor.at[tensor];
-    text_add(t, "[");
-    for (int i = 0; i < x->rank; i++)
-        text_add(t, "%s%" PRId64, i ? ", " : "", x->dim[i]);
-    text_add(t, "]");
-}
-
+/* T where it is the schedule's type. */
 static const char *dtype_enum(const Emitter *e, ferry_dtype t)
 {
-    if (t == e->graph->precision)
-        return "T";
-    switch (t) {
-    case FERRY_F32:
-        return "FERRY_F32";
-    case FERRY_F64:
-        return "FERRY_F64";
-    case FERRY_F16:
-        return "FERRY_F16";
-    case FERRY_BF16:
-        return "FERRY_BF16";
-    case FERRY_I64:
-        return "FERRY_I64";
-    case FERRY_I32:
-        return "FERRY_I32";
-    case FERRY_I16:
-        return "FERRY_I16";
-    case FERRY_I8:
-        return "FERRY_I8";
-    case FERRY_U64:
-        return "FERRY_U64";
-    case FERRY_U32:
-        return "FERRY_U32";
-    case FERRY_U16:
-        return "FERRY_U16";
-    case FERRY_U8:
-        return "FERRY_U8";
-    case FERRY_BOOL:
-        return "FERRY_BOOL";
-    case FERRY_DTYPE_COUNT:
-        break;
-    }
-    return "FERRY_DTYPE_COUNT";
+    return t == e->graph->precision ? "T" : emit_dtype(t);
 }
 
 /* A comment may not end early: ONNX names can hold anything. */
@@ -271,7 +231,7 @@ static void add_comment(const Call *c)
         break;
     case FERRY_OP_FUSED:
         text_add(t, "fused ");
-        add_shape(t, g, c->node->arg[0]);
+        emit_dims(t, &g->tensor.at[c->node->arg[0]], "[", "]");
         text_add(t, ": ");
         call_program_text(k, t);
         break;
@@ -284,11 +244,11 @@ static void add_comment(const Call *c)
         }
         text_add(t, " ");
         if (c->node->arg[0] >= 0)
-            add_shape(t, g, c->node->arg[0]);
+            emit_dims(t, &g->tensor.at[c->node->arg[0]], "[", "]");
         for (int i = info->n_out, first = 1; i < info->n_out + info->n_in; i++)
             if (c->node->arg[i] >= 0) {
                 text_add(t, first ? " of " : ", ");
-                add_shape(t, g, c->node->arg[i]);
+                emit_dims(t, &g->tensor.at[c->node->arg[i]], "[", "]");
                 first = 0;
             }
         break;

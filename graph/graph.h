@@ -168,6 +168,8 @@ Status graph_layers(Diag *d, Graph *g);
 Status graph_liveness(Diag *d, Graph *g);
 /* fills: Unit.use   needs: segments */
 Status graph_find_uses(Diag *d, Graph *g);
+/* The place of (layer of the node, phase of the node) among the uses of a unit; -1 when the unit has no such use. */
+int graph_use_of_node(const Graph *g, const Node *n, int unit);
 
 /* A place where the forward pass can be cut: few bytes are carried over it. The segments of recomputation end here. */
 typedef struct Cut {

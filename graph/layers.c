@@ -147,3 +147,12 @@ Status graph_layers(Diag *d, Graph *g)
     TRY(find_layer_units(d, g, reads));
     return graph_name_layers(d, g);
 }
+
+int graph_use_of_node(const Graph *g, const Node *n, int unit)
+{
+    const Unit *u = &g->unit[unit];
+    for (int i = 0; i < u->n_use; i++)
+        if (2 * u->use[i].layer + 1 == n->segment && u->use[i].phase == n->phase)
+            return i;
+    return -1;
+}

@@ -10,15 +10,6 @@ typedef struct Scanner {
     LpScan *s;
 } Scanner;
 
-static int use_of_node(const Graph *g, const Node *n, int unit)
-{
-    const Unit *u = &g->unit[unit];
-    for (int i = 0; i < u->n_use; i++)
-        if (2 * u->use[i].layer + 1 == n->segment && u->use[i].phase == n->phase)
-            return i;
-    return -1;
-}
-
 static Status make_arrays(Scanner *x)
 {
     LpScan *s = x->s;
@@ -79,7 +70,7 @@ static Status scan_node(Scanner *x, int index)
             s->last_grad[g->param[t->param].unit] = index;
         if (t->kind != TENSOR_PARAM || k < outs)
             continue;
-        int unit = g->param[t->param].unit, use = use_of_node(g, n, unit);
+        int unit = g->param[t->param].unit, use = graph_use_of_node(g, n, unit);
         if (use < 0)
             return diag_fail(x->d, ST_FAILED, "node %s: reads unit %s outside its uses", n->name, g->unit[unit].name);
         if (s->first_read[unit] < 0)

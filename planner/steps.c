@@ -39,16 +39,6 @@ static const Tensor *root_of(const Graph *g, int tensor)
     return &g->tensor.at[g->tensor.at[tensor].root];
 }
 
-/* The place of (layer of the node, phase of the node) among the uses of a unit; -1 when the unit has no such use. */
-static int use_of_node(const Graph *g, const Node *n, int unit)
-{
-    const Unit *u = &g->unit[unit];
-    for (int i = 0; i < u->n_use; i++)
-        if (2 * u->use[i].layer + 1 == n->segment && u->use[i].phase == n->phase)
-            return i;
-    return -1;
-}
-
 int steps_arg_buffer(const StepList *s, const Node *n, int arg)
 {
     const Graph *g = s->graph;
@@ -64,7 +54,7 @@ int steps_arg_buffer(const StepList *s, const Node *n, int arg)
         return s->master_buffer[t->param];
     if (t->kind != TENSOR_PARAM)
         return s->buffer_of_tensor[root];
-    int unit = g->param[t->param].unit, use = use_of_node(g, n, unit);
+    int unit = g->param[t->param].unit, use = graph_use_of_node(g, n, unit);
     if (use < 0)
         return -1;
     const int *const copy[] = {s->source_buffer, s->param_buffer, s->param_bp_buffer};
@@ -330,7 +320,7 @@ static Status scan_nodes(Builder *b)
                 if (b->first_read_node[unit] < 0)
                     b->first_read_node[unit] = i;
                 b->last_read_node[unit] = i;
-                if (use_of_node(g, n, unit) < 0)
+                if (graph_use_of_node(g, n, unit) < 0)
                     return diag_fail(b->d, ST_FAILED, "node %s: reads unit %s in segment %d, which is none of its uses",
                                      n->name, g->unit[unit].name, n->segment);
             }
@@ -380,7 +370,7 @@ static Status add_kernel(Builder *b, int index)
         if (!t || t->kind != TENSOR_PARAM)
             continue;
         int unit = g->param[t->param].unit;
-        if (b->loaded[unit] >= plan_copy(&g->unit[unit], &b->plan->unit[unit], use_of_node(g, n, unit)))
+        if (b->loaded[unit] >= plan_copy(&g->unit[unit], &b->plan->unit[unit], graph_use_of_node(g, n, unit)))
             continue;
         TRY(add_unit_step(b, STEP_LOAD, STREAM_LOAD, unit, n));
     }

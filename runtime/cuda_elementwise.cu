@@ -1,23 +1,7 @@
 /* cuda_elementwise.cu - UNARY, BINARY, their gradients, and DROPOUT. The functions are those of the host. */
-#include "runtime/cuda_common.cuh"
+#include "runtime/cuda_scalar.cuh"
 #include "runtime/random.h"
 #include "runtime/whole.h"
-
-#define T       float
-#define F(name) name##_f32
-#define M(name) name##f
-#include "runtime/host_scalar.inc"
-#undef T
-#undef F
-#undef M
-
-#define T       double
-#define F(name) name##_f64
-#define M(name) name
-#include "runtime/host_scalar.inc"
-#undef T
-#undef F
-#undef M
 
 namespace
 {

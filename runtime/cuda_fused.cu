@@ -2,25 +2,9 @@
  *
  * FUSED interprets its program, some elements a thread side by side, so that finding out what a step does costs little beside
  * doing it. The values lie in shared memory, a column for each thread; what a step computed stays in registers for the next
- * one. All threads take the same way. Programs that large models run all the time are known beforehand and compiled. This file is compiled without contraction of a*b+c, as the single kernels are: a
- * program gives their bits. */
-#include "runtime/cuda_common.cuh"
-
-#define T       float
-#define F(name) name##_f32
-#define M(name) name##f
-#include "runtime/host_scalar.inc"
-#undef T
-#undef F
-#undef M
-
-#define T       double
-#define F(name) name##_f64
-#define M(name) name
-#include "runtime/host_scalar.inc"
-#undef T
-#undef F
-#undef M
+ * one. All threads take the same way. Programs that large models run all the time are known beforehand and compiled. This
+ * file is compiled without contraction of a*b+c, as the single kernels are: a program gives their bits. */
+#include "runtime/cuda_scalar.cuh"
 
 namespace
 {

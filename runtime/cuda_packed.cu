@@ -4,15 +4,7 @@
  * cuda_elementwise.cu).
  *
  * A row of a norm stays in the registers of its threads, K packs each: it is read once. */
-#include "runtime/cuda_common.cuh"
-
-#define T       float
-#define F(name) name##_f32
-#define M(name) name##f
-#include "runtime/host_scalar.inc"
-#undef T
-#undef F
-#undef M
+#include "runtime/cuda_scalar.cuh"
 
 namespace
 {

@@ -3,6 +3,7 @@
  * A record does not move what an earlier wait refers to: a wait keeps the number that the counter had to reach at the
  * time of the call. CUDA's own events behave so for waits of the GPU; for the CPU's the number does it. */
 #include "runtime/cuda_device.h"
+#include "runtime/spin.h"
 #include "runtime/host.h"
 
 #include <sched.h>
@@ -18,22 +19,6 @@ enum {
     ANCHOR_NS = 1000000000, /* how long a comparison of the clocks is used */
 };
 
-static int64_t now_ns(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
-}
-
-static void pause_a_little(void)
-{
-#if defined(__x86_64__)
-    __builtin_ia32_pause();
-#else
-    sched_yield();
-#endif
-}
-
 /* ---- counters --------------------------------------------------------------------------------------------------- */
 
 static bool has_reached(const ferryi_cuda_device *d, int counter, uint64_t number)
@@ -44,16 +29,16 @@ static bool has_reached(const ferryi_cuda_device *d, int counter, uint64_t numbe
 /* question: ask the GPU now and then; only for callers, never for a worker (cuda_device.h). */
 static void wait_for(ferryi_cuda_device *d, int counter, uint64_t number, bool question)
 {
-    int64_t next_question = now_ns() + QUESTION_NS;
+    int64_t next_question = ferryi_now_ns() + QUESTION_NS;
     for (int i = 0; !has_reached(d, counter, number) && atomic_load(&d->lost) == 0; i++) {
         if (i < SPINS) {
-            pause_a_little();
+            ferryi_pause();
             continue;
         }
         nanosleep(&(struct timespec){0, SLEEP_NS}, NULL);
-        if (question && now_ns() >= next_question) {
+        if (question && ferryi_now_ns() >= next_question) {
             ferryi_cuda_question(&d->base);
-            next_question = now_ns() + QUESTION_NS;
+            next_question = ferryi_now_ns() + QUESTION_NS;
         }
     }
 }
@@ -111,7 +96,7 @@ static void run_record(void *args)
 {
     const record_task *t = args;
     if (t->mark != NULL) {
-        t->mark->time_ns = now_ns();
+        t->mark->time_ns = ferryi_now_ns();
     }
     atomic_store_explicit(&t->d->counter[t->counter].reached, t->number, memory_order_release);
     drop_mark(t->mark);
@@ -306,7 +291,7 @@ ferry_status ferryi_cuda_event_record(ferry_stream *stream, ferry_event *event)
     ferryi_cuda_stream *s = (ferryi_cuda_stream *)stream;
     cuda_event *e = (cuda_event *)event;
     ferry_status status = ferryi_cuda_enter(stream->device);
-    int64_t called_ns = now_ns();
+    int64_t called_ns = ferryi_now_ns();
     if (status == FERRY_OK) {
         status = s->worker != NULL ? record_cpu(s, e) : record_gpu(s, e);
     }
@@ -329,7 +314,7 @@ ferry_status ferryi_cuda_event_stamp(ferry_stream *stream, ferry_event *event)
         return ferryi_cuda_event_record(stream, event);
     }
     ferry_status status = ferryi_cuda_enter(stream->device);
-    int64_t called_ns = now_ns();
+    int64_t called_ns = ferryi_now_ns();
     if (status == FERRY_OK) {
         status = ferryi_cuda_check(stream->device, cudaEventRecord(e->event, s->stream), "recording an event");
     }
@@ -391,7 +376,7 @@ ferry_status ferryi_cuda_event_sync(ferry_event *event)
  * nanoseconds only for a while: then the clocks are compared again. */
 static ferry_status compare_clocks(ferryi_cuda_device *d)
 {
-    int64_t now = now_ns(), best = INT64_MAX;
+    int64_t now = ferryi_now_ns(), best = INT64_MAX;
     if (d->anchor_ns != 0 && now - d->anchor_ns < ANCHOR_NS) {
         return FERRY_OK;
     }
@@ -402,12 +387,12 @@ static ferry_status compare_clocks(ferryi_cuda_device *d)
         if (status != FERRY_OK) {
             return status;
         }
-        int64_t before = now_ns();
+        int64_t before = ferryi_now_ns();
         status = ferryi_cuda_check(&d->base, cudaEventRecord(fresh, d->own), "recording an event");
         if (status == FERRY_OK) {
             status = ferryi_cuda_check(&d->base, cudaEventSynchronize(fresh), "waiting for an event");
         }
-        int64_t after = now_ns();
+        int64_t after = ferryi_now_ns();
         bool better = status == FERRY_OK && after - before < best;
         if (better) {
             best = after - before;
@@ -456,7 +441,7 @@ ferry_status ferryi_cuda_event_time_ns(ferry_event *event, int64_t *out)
         return status;
     }
     /* the clocks agree to microseconds: a completion lies between the call of its record and now */
-    int64_t time = d->anchor_ns + (int64_t)((double)ms * 1e6), now = now_ns();
+    int64_t time = d->anchor_ns + (int64_t)((double)ms * 1e6), now = ferryi_now_ns();
     *out = time < e->called_ns ? e->called_ns : time > now ? now : time;
     return FERRY_OK;
 }

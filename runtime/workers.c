@@ -4,6 +4,7 @@
  * Waking a thread takes as long as a small tensor's update, and updates follow each other closely. So a thread that
  * runs out of work looks for more for a moment before it sleeps. */
 #include "runtime/workers.h"
+#include "runtime/spin.h"
 
 #include <pthread.h>
 #include <sched.h>
@@ -58,22 +59,6 @@ static bool all_have_left(uint64_t state)
     return (state & JOINED) == 0;
 }
 
-static int64_t now_ns(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
-}
-
-static void pause_a_little(void)
-{
-#if defined(__x86_64__)
-    __builtin_ia32_pause();
-#else
-    sched_yield();
-#endif
-}
-
 typedef bool look(ferryi_workers *w, uint64_t done);
 
 static bool sees_work(ferryi_workers *w, uint64_t done)
@@ -89,15 +74,15 @@ static bool sees_the_end(ferryi_workers *w, uint64_t done)
 
 static bool spin(ferryi_workers *w, look *sees, uint64_t done)
 {
-    int64_t until = now_ns() + SPIN_NS;
+    int64_t until = ferryi_now_ns() + SPIN_NS;
     do {
         for (int i = 0; i < SPINS; i++) {
             if (sees(w, done)) {
                 return true;
             }
-            pause_a_little();
+            ferryi_pause();
         }
-    } while (now_ns() < until);
+    } while (ferryi_now_ns() < until);
     return false;
 }
 

@@ -1,33 +1,8 @@
 /* Chains of element-wise kernels as one kernel: the bits are those of the kernels one by one, for the tiny models spelled out
  * in every kernel, forward and backward, and for random graphs. */
-#include "graph/fuse.h"
-#include "tests/unit/graph/graph_make.h"
+#include "tests/unit/graph/tiny_run.h"
 
 #define TRY_OK(call) assert_int_equal(call, ST_OK)
-#define MODELS FERRY_SOURCE_DIR "/tests/models/"
-
-typedef struct Run {
-    Diag d;
-    Arena *arena;
-    Model *model;
-    Graph *g;
-    Exec e;
-} Run;
-
-static void feed(Run *r, const char *family)
-{
-    for (int i = 0; i < r->g->n_input; i++) {
-        char path[512];
-        int t = r->g->input[i];
-        const Tensor *x = &r->g->tensor.at[t];
-        snprintf(path, sizeof(path), MODELS "%s/data/%s.npy", family, x->name);
-        ferry_npy *file;
-        assert_int_equal(ferry_npy_open(path, &file), FERRY_OK);
-        const ferry_tensor *from = ferry_npy_tensor(file);
-        assert_int_equal(ferry_convert(r->e.at[t], x->dtype, from->data, from->dtype, x->count), FERRY_OK);
-        ferry_npy_close(file);
-    }
-}
 
 /* A graph in which nothing is fused, with chains or without. */
 static void run(Run *r, const char *family, const char *file, const char *loss, bool chains)
